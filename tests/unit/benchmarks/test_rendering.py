@@ -12,6 +12,8 @@ from benchmarks.registry import SUITE
 from tests.support.benchmark_cases import GOLDEN, GPU_NODES, PLANS, rendered, text
 from tests.support.benchmark_plans import DATA, a_plan, run_here
 
+# of a script that plays srun: it runs the words behind the options
+RUN_WORDS = 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"'
 TOPOLOGIES = sorted(DATA.glob("nvidia-smi-topo-*.txt"))
 
 
@@ -204,10 +206,11 @@ def test_benchmarks__all__ask_for_a_time_limit_and_no_requeue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("volume", "removed"), [("disk-tmp", ["--nodes=2"]), ("scratch", [])]
+    ("volume", "expected"),
+    [("disk-tmp", ["--nodes=2", "--nodes=2"]), ("scratch", [])],
 )
-def test_ior__a_disk_of_each_nodes_own__is_cleaned_on_each_node(
-    tmp_path: Path, volume: str, removed: list[str]
+def test_ior__a_disk_of_each_nodes_own__is_prepared_and_cleaned_on_each_node(
+    tmp_path: Path, volume: str, expected: list[str]
 ) -> None:
     """Two nodes have such a volume each; srun, for which this machine is the other one,
     runs what it is given.
@@ -216,15 +219,9 @@ def test_ior__a_disk_of_each_nodes_own__is_cleaned_on_each_node(
     folder.mkdir()
     programs.mkdir()
     plan = a_plan(volumes={volume: str(folder)})
-    other = folder / f"benchmark-{plan.nonce}.00000001"
-    write = {
-        "ior": "exit 1",
-        "mpirun": "exit 1",
-        "srun": f'echo "$3" >>{tmp_path}/asked; touch {other}; while [ "${{1#-}}" != "$1" ]; do shift; done; "$@"',
-    }
-    for name, body in write.items():
-        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
-        (programs / name).chmod(0o755)
+    program(programs, "ior", "exit 1")
+    program(programs, "mpirun", f"touch {folder}/*/test.00000001; exit 1")
+    program(programs, "srun", f'echo "$3" >>{tmp_path}/asked\n{RUN_WORDS}')
     output = run_here(
         SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin"
     ).decode()
@@ -233,9 +230,84 @@ def test_ior__a_disk_of_each_nodes_own__is_cleaned_on_each_node(
         if (tmp_path / "asked").exists()
         else []
     )
-    assert asked == removed
+    assert asked == expected
     assert list(folder.iterdir()) == []
     assert "may be left" not in output
+
+
+def test_ior__name_taken_on_another_node__volume_is_left_out_by_name(
+    tmp_path: Path,
+) -> None:
+    """srun, for which this machine is the other node, finds another user's link where
+    the folder of the test should be.
+    """
+    folder, programs, target = (tmp_path / name for name in ("volume", "bin", "target"))
+    for path in (folder, programs, target):
+        path.mkdir()
+    program(programs, "ior", "exit 1")
+    program(programs, "mpirun", f"touch {tmp_path}/started")
+    program(
+        programs,
+        "srun",
+        f'rmdir "${{!#}}" && ln -s {target} "${{!#}}"\n{RUN_WORDS}',
+    )
+    plan = a_plan(volumes={"disk-tmp": str(folder)})
+    reading = SUITE["ior"].parse(
+        run_here(SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin"),
+        plan.nonce,
+    )
+    assert "each node" in reading.left_out["storage.disk-tmp.write.bw.mibps"]
+    assert not (tmp_path / "started").exists()
+    assert list(folder.iterdir()) == []
+    assert target.is_dir()
+
+
+def test_ior__any_volume__writes_in_a_folder_that_no_other_user_can_enter(
+    tmp_path: Path,
+) -> None:
+    folder, programs = tmp_path / "volume", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    program(programs, "ior", "exit 1")
+    show = f'stat -c "%a %n" "$(dirname "${{!#}}")" >{tmp_path}/found'
+    program(programs, "mpirun", show)
+    plan = a_plan(volumes={"scratch": str(folder)})
+    run_here(SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin")
+    mode, _, name = (tmp_path / "found").read_text().strip().partition(" ")
+    assert mode == "700"
+    assert Path(name).parent == folder
+    assert plan.nonce not in name
+    assert list(folder.iterdir()) == []
+
+
+def test_ior__no_folder_of_its_own__volume_is_left_out_by_name(tmp_path: Path) -> None:
+    program(tmp_path, "ior", f"touch {tmp_path}/started")
+    program(tmp_path, "mpirun", f"touch {tmp_path}/started")
+    program(tmp_path, "mktemp", "echo 'mktemp: No space left' >&2; exit 1")
+    plan = a_plan(volumes={"scratch": str(tmp_path)})
+    reading = SUITE["ior"].parse(
+        run_here(SUITE["ior"].render(plan).script, PATH=f"{tmp_path}:/usr/bin:/bin"),
+        plan.nonce,
+    )
+    assert reading.empty
+    assert all("No space left" in why for why in reading.left_out.values())
+    assert not (tmp_path / "started").exists()
+
+
+def test_ior__job_is_cancelled__leaves_nothing_in_the_volume(tmp_path: Path) -> None:
+    folder, programs = tmp_path / "volume", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    program(programs, "ior", "exit 1")
+    cancel = f'ls {folder} >{tmp_path}/found; touch "${{!#}}"; kill -TERM $PPID'
+    program(programs, "mpirun", cancel)
+    plan = a_plan(volumes={"scratch": str(folder)})
+    output = run_here(
+        SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin"
+    ).decode()
+    assert (tmp_path / "found").read_text().startswith("benchmark-")
+    assert "finished" not in output
+    assert list(folder.iterdir()) == []
 
 
 def test_ior__writes_until_the_file_is_on_the_disk_and_says_so(tmp_path: Path) -> None:

@@ -30,36 +30,59 @@ on_ranks() { # RANKS RANKS_PER_NODE COMMAND...
         '--container-image=registry-1.deepsquare.run#library/ior-benchmarks:latest' "${mounts[@]}" \
         bash -c "$functions; rank \"\$@\"" bash "$@"
 }
-test_file="" # that a job which is cancelled shall not leave behind
-remove() { rm -f -- "$1" "$1".*; }
+test_folder="" # in the volume, of this job alone; a job that is cancelled shall not leave it behind
+remove() { rm -rf -- "$1"; }
 each_node="" # the volume is a disk of each node's own
-clean_up() {
-    [ -n "$test_file" ] || return 0
-    remove "$test_file"
-    [ -z "$each_node" ] || timeout 60 srun --overlap --mpi=none --nodes=4 \
+on_each_node() { # COMMAND...: once on each node
+    timeout 60 srun --overlap --mpi=none --nodes=4 \
         --ntasks=4 --ntasks-per-node=1 \
-        bash -c "$(declare -f remove); remove \"\$1\"" bash "$test_file" || mark note "files may be left: $test_file"
-    test_file=""
+        bash -c "$(declare -f make_own remove); \"\$@\"" bash "$@"
+}
+make_own() { # FOLDER: the node on which mktemp made it has it; what other users put there on another one is refused
+    mkdir -m 700 -- "$1" 2>/dev/null || [ "$(LC_ALL=C stat -c '%F %u' -- "$1")" = "directory $EUID" ] ||
+        { echo "$1 on ${SLURMD_NODENAME:-a node} is not this job's"; return 1; }
+}
+clean_up() {
+    [ -n "$test_folder" ] || return 0
+    remove "$test_folder"
+    [ -z "$each_node" ] || on_each_node remove "$test_folder" || mark note "files may be left: $test_folder"
+    test_folder=""
+    each_node=""
 }
 trap clean_up EXIT
 trap 'exit 143' TERM INT
 test_with_ior() { # VOLUME MORE...
-    local volume="$1"
+    local volume="$1" why
     shift
+    case "$volume" in
+        disk-*)
+            each_node=yes
+            if ! why=$(on_each_node make_own "$test_folder" 2>&1); then
+                mark missing "ior.$volume" "no folder for the test on each node: $why"
+                return
+            fi
+            ;;
+    esac
     mark note "storage.$volume measured with ior: a write ends when it is on the disk (fsync, -e), a read may come from memory"
     section "ior.$volume" on_ranks 32 8 \
         ior -a MPIIO -i 5 -t 2M -b 1280M -C --collective -g -e -w -r \
-        -O summaryFormat=CSV "$@" -o "$test_file"
+        -O summaryFormat=CSV "$@" -o "$test_folder/test"
+}
+own_folder() { # VOLUME FOLDER: a name that was known before could be another user's link to any file
+    local why
+    test_folder=$(mktemp -d -- "$2/benchmark-XXXXXXXXXX" 2>&1) && return
+    why="$test_folder"
+    test_folder=""
+    mark missing "ior.$1" "no folder for the test in $2: $why"
+    return 1
 }
 test_volume() { # VOLUME FOLDER MORE...
     if ! [ -d "$2" ] || ! [ -w "$2" ]; then
         mark missing "ior.$1" "no folder $2 to write to on the node"
         return
     fi
-    test_file="$2/benchmark-00112233445566778899aabbccddeeff"
-    case "$1" in disk-*) each_node=yes ;; *) each_node="" ;; esac
     mounts=("--container-mounts=$2:$2")
-    test_with_ior "$1" "${@:3}"
+    own_folder "$1" "$2" && test_with_ior "$1" "${@:3}"
     clean_up
 }
 mark fact volume.scratch planned

@@ -31,9 +31,12 @@ on_ranks() { # RANKS RANKS_PER_NODE COMMAND...
         '--container-image=registry-1.deepsquare.run#library/ior-benchmarks:latest' "${mounts[@]}" \
         bash -c "$functions; rank \"\$@\"" bash "$@"
 }
-test_file="" # that a job which is cancelled shall not leave behind
-remove() { rm -f -- "$1" "$1".*; }
-clean_up() { [ -z "$test_file" ] || remove "$test_file"; }
+test_folder="" # in the volume, of this job alone; a job that is cancelled shall not leave it behind
+remove() { rm -rf -- "$1"; }
+clean_up() {
+    [ -z "$test_folder" ] || remove "$test_folder"
+    test_folder=""
+}
 trap clean_up EXIT
 trap 'exit 143' TERM INT
 test_with_ior() { # VOLUME MORE...
@@ -42,16 +45,23 @@ test_with_ior() { # VOLUME MORE...
     mark note "storage.$volume measured with ior: a write ends when it is on the disk (fsync, -e), a read may come from memory"
     section "ior.$volume" on_ranks 64 64 \
         ior -a MPIIO -i 5 -t 2M -b 160M -C --collective -g -e -w -r \
-        -O summaryFormat=CSV "$@" -o "$test_file"
+        -O summaryFormat=CSV "$@" -o "$test_folder/test"
+}
+own_folder() { # VOLUME FOLDER: a name that was known before could be another user's link to any file
+    local why
+    test_folder=$(mktemp -d -- "$2/benchmark-XXXXXXXXXX" 2>&1) && return
+    why="$test_folder"
+    test_folder=""
+    mark missing "ior.$1" "no folder for the test in $2: $why"
+    return 1
 }
 test_volume() { # VOLUME FOLDER MORE...
     if ! [ -d "$2" ] || ! [ -w "$2" ]; then
         mark missing "ior.$1" "no folder $2 to write to on the node"
         return
     fi
-    test_file="$2/benchmark-00112233445566778899aabbccddeeff"
     mounts=("--container-mounts=$2:$2")
-    test_with_ior "$1" "${@:3}"
+    own_folder "$1" "$2" && test_with_ior "$1" "${@:3}"
     clean_up
 }
 mark fact volume.scratch planned

@@ -27,9 +27,12 @@ on_ranks() { # RANKS RANKS_PER_NODE COMMAND...
     functions=$(declare -f rank)
     mpirun -np "$ranks" bash -c "$functions; rank \"\$@\"" bash "$@"
 }
-test_file="" # that a job which is cancelled shall not leave behind
-remove() { rm -f -- "$1" "$1".*; }
-clean_up() { [ -z "$test_file" ] || remove "$test_file"; }
+test_folder="" # in the volume, of this job alone; a job that is cancelled shall not leave it behind
+remove() { rm -rf -- "$1"; }
+clean_up() {
+    [ -z "$test_folder" ] || remove "$test_folder"
+    test_folder=""
+}
 trap clean_up EXIT
 trap 'exit 143' TERM INT
 test_with_ior() { # VOLUME MORE...
@@ -38,27 +41,34 @@ test_with_ior() { # VOLUME MORE...
     mark note "storage.$volume measured with ior: a write ends when it is on the disk (fsync, -e), a read may come from memory"
     section "ior.$volume" on_ranks 8 8 \
         ior -a MPIIO -i 5 -t 2M -b 1280M -C --collective -g -e -w -r \
-        -O summaryFormat=CSV "$@" -o "$test_file"
+        -O summaryFormat=CSV "$@" -o "$test_folder/test"
 }
 test_with_fio() { # VOLUME; read again from the disk, as fio drops what the system keeps of the file
     local volume="$1" way direct=1
-    fio --name=probe --filename="$test_file" --rw=write --bs=4k --size=4k --direct=1 >/dev/null 2>&1 || direct=0
+    fio --name=probe --filename="$test_folder/test" --rw=write --bs=4k --size=4k --direct=1 >/dev/null 2>&1 || direct=0
     mark note "storage.$volume measured with fio, direct=$direct, 256 MB on one node: no ior there"
     for way in write read; do
-        section "fio.$volume.$way" fio --name=volume --filename="$test_file" --rw="$way" --bs=2M --size=256M \
+        section "fio.$volume.$way" fio --name=volume --filename="$test_folder/test" --rw="$way" --bs=2M --size=256M \
             --ioengine=psync --direct="$direct" --end_fsync=1 --invalidate=1 --output-format=json
     done
+}
+own_folder() { # VOLUME FOLDER: a name that was known before could be another user's link to any file
+    local why
+    test_folder=$(mktemp -d -- "$2/benchmark-XXXXXXXXXX" 2>&1) && return
+    why="$test_folder"
+    test_folder=""
+    mark missing "ior.$1" "no folder for the test in $2: $why"
+    return 1
 }
 test_volume() { # VOLUME FOLDER MORE...
     if ! [ -d "$2" ] || ! [ -w "$2" ]; then
         mark missing "ior.$1" "no folder $2 to write to on the node"
         return
     fi
-    test_file="$2/benchmark-00112233445566778899aabbccddeeff"
     if command -v ior >/dev/null; then
-        test_with_ior "$1" "${@:3}"
+        own_folder "$1" "$2" && test_with_ior "$1" "${@:3}"
     elif command -v fio >/dev/null; then
-        test_with_fio "$1"
+        own_folder "$1" "$2" && test_with_fio "$1"
     else
         mark missing "ior.$1" "neither ior nor fio on the node"
     fi
