@@ -142,12 +142,19 @@ def abandon(
         yes=yes,
         reason=reason,
     ):
-        operator_actions.abandon(
-            cli.ledger,
-            effect,
-            JobId(found["subject"]),
-            OperatorAbandonedEffect(kind, reason),
-        )
+        try:
+            operator_actions.abandon(
+                cli.ledger,
+                effect,
+                found["parked_at"],
+                JobId(found["subject"]),
+                OperatorAbandonedEffect(kind, reason),
+            )
+        except operator_actions.EffectChangedError as error:
+            raise CommandError(
+                f"effect {effect} has changed meanwhile, and nothing was given up: it is done, or was tried again; see"
+                " `supervisor effect list`, and repeat the command if it is still parked"
+            ) from error
     typer.echo("abandoned")
 
 

@@ -148,19 +148,23 @@ class Ledger:
         self,
         *changes: JobChange,
         held: Sequence[OpenEffect] = (),
+        first: InSameTransaction | None = None,
         also: InSameTransaction | None = None,
     ) -> dict[JobId, Job]:
         """Apply the events to their jobs in the order given, and commit the result;
         returns the jobs as they are now.
 
-        `also` adds to the same transaction. Recording an event again is safe. With
-        `held`, nothing is committed unless this process still holds the leases of these
+        `also` adds to the same transaction. `first` does so before the events, when the
+        jobs are locked; if it raises, nothing is committed. Recording an event again is
+        safe. With `held`, nothing is committed unless this process still holds the leases of these
         effects: raises LeaseLostError.
         """
         with crash_point(CrashPoint.COMMIT), self.engine.begin() as connection:
             before = self._lock(connection, changes)
             if held:
                 self.effects.require_held(connection, held)
+            if first is not None:
+                first(connection)
             after, happened, wanted = _advance_all(before, changes)
             changed = [
                 job for job_id, job in after.items() if before.get(job_id) != job

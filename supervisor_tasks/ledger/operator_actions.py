@@ -2,7 +2,11 @@
 
 import secrets
 from collections.abc import Collection
+from datetime import datetime
 
+from sqlalchemy import Connection
+
+from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.events import OperatorAbandonedEffect, SlurmJobMissing
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger import outbox_sql
@@ -19,15 +23,29 @@ ACCEPTED = "the operator accepted SLURM as it is"
 CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
 
 
+class EffectChangedError(SupervisorError):
+    """The effect is not parked any more, or was tried and parked again."""
+
+
 def abandon(
-    ledger: Ledger, effect_id: int, job_id: JobId, event: OperatorAbandonedEffect
+    ledger: Ledger,
+    effect_id: int,
+    parked_at: datetime,
+    job_id: JobId,
+    event: OperatorAbandonedEffect,
 ) -> None:
-    """End a parked effect, and record this in the journal of its job."""
-    parameters = {"cluster": ledger.cluster, "id": effect_id}
-    ledger.record(
-        JobChange(job_id, event),
-        also=lambda connection: connection.execute(outbox_sql.ABANDON, parameters),
-    )
+    """End an effect that has been parked since `parked_at`, and record this in the
+    journal of its job. Raises EffectChangedError, and changes nothing, if the effect
+    has changed since: it may serve a demand that the operator has not seen, such as the
+    customer's cancellation.
+    """
+    parameters = {"cluster": ledger.cluster, "id": effect_id, "parked_at": parked_at}
+
+    def end_parked(connection: Connection) -> None:
+        if connection.execute(outbox_sql.ABANDON, parameters).first() is None:
+            raise EffectChangedError(f"effect {effect_id} of {job_id} has changed")
+
+    ledger.record(JobChange(job_id, event), first=end_parked)
 
 
 def held_back(ledger: Ledger) -> dict[JobId, SlurmId | None]:

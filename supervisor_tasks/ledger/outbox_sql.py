@@ -325,9 +325,12 @@ RETRY = _returning(
     """,
 )
 
-# Ends a parked effect that was not carried out.
-ABANDON = text(
-    "UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL"
+# Ends an effect that was not carried out, if it has been parked since this moment.
+ABANDON = _returning(
+    """
+    UPDATE effects SET done_at = now()
+    WHERE cluster = :cluster AND id = :id AND done_at IS NULL AND parked_at = :parked_at
+    """,
 )
 
 # Makes all open effects of these kinds due, and tries parked ones once more: settings,

@@ -38,7 +38,9 @@ from supervisor_tasks.cli.target import target
 from supervisor_tasks.config.settings import Settings, load
 from supervisor_tasks.jobs.effect_failures import park
 from supervisor_tasks.jobs.events import (
+    CancelRequested,
     ChainStatusObserved,
+    OperatorCancelled,
     ScriptFetched,
     SlurmCompleted,
     SlurmRunningObserved,
@@ -801,6 +803,34 @@ def test_forget__cancellation_of_what_slurm_may_not_have__is_done(
     cancel = park_one(ledger, EffectKind.CANCEL)
     run("effect", "abandon", str(cancel.id), "--reason", "x", "--yes")
     assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
+
+
+@pytest.mark.parametrize("parked_again", [False, True])
+def test_forget__customer_cancels_while_it_asks__cancellation_stays(
+    run: Run, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, parked_again: bool
+) -> None:
+    bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job_id(1), OperatorCancelled("the node goes")))
+    cancel = park_one(ledger, EffectKind.CANCEL)
+
+    def cancelled_meanwhile(_: CliContext, plan: str, *, yes: bool) -> None:
+        ledger.record(JobChange(job_id(1), CancelRequested((9, 0))))
+        if parked_again:
+            park_one(ledger, EffectKind.CANCEL)
+
+    monkeypatch.setattr(CliContext, "confirm", cancelled_meanwhile)
+    refused = run(
+        "effect", "abandon", str(cancel.id), "--reason", "x", "--yes", status=1
+    )
+    assert "changed meanwhile" in refused.stderr
+    assert "supervisor effect list" in refused.stderr
+    assert job_of(ledger, 1).cancel_requested
+    left = said(run("effect", "list", "--kind", "cancel", "-o", "json"))
+    assert [row["effect"] for row in left] == [cancel.id]
+    story = said(run("job", "show", job_id(1), "-o", "json"))["story"]
+    assert "OperatorAbandonedEffect" not in [entry["what"] for entry in story]
+    (entry,) = said(run("log", "--command", "effect abandon", "-o", "json"))
+    assert "changed meanwhile" in entry["outcome"]
 
 
 def test_health__ticks__name_the_task_without_progress(

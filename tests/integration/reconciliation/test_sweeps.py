@@ -32,6 +32,7 @@ from supervisor_tasks.ledger.heartbeats import (
     record_heartbeats,
 )
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import CALLBACKS
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
 from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
@@ -479,9 +480,11 @@ def give_up(ledger: Ledger, kind: EffectKind) -> None:
     """It is refused, parked, and forgotten by the operator."""
     (effect,) = ledger.effects.lease([kind])
     ledger.effects.park(effect, "refused", {})
+    (parked,) = Overview(ledger.engine, ledger.cluster).parked()
     operator_actions.abandon(
         ledger,
         effect.id,
+        parked["parked_at"],
         effect.job_id,
         OperatorAbandonedEffect(kind, "SLURM will not"),
     )
