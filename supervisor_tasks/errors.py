@@ -37,6 +37,12 @@ class DirectoryUnavailableError(TransientError):
     """The directory does not answer, or is busy; a later retry can succeed."""
 
 
+class DirectoryBusyError(DirectoryUnavailableError):
+    """The directory answered that it cannot carry out this request now. It may carry
+    out others.
+    """
+
+
 class DirectoryRefusedError(PermanentError):
     """The directory refused a request. The message has its answer and the request.
 

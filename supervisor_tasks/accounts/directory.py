@@ -34,7 +34,11 @@ from ldap3.core.results import (
 )
 
 from supervisor_tasks.crash_points import CrashPoint, crash_point
-from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
+from supervisor_tasks.errors import (
+    DirectoryBusyError,
+    DirectoryRefusedError,
+    DirectoryUnavailableError,
+)
 from supervisor_tasks.jobs.model import Address
 
 TIMEOUT_S = 10
@@ -217,7 +221,8 @@ class Session:
         """Make sure that the customer has an account with its own number, has his own
         group if the site wants one, and is a member of the group of the users who may
         use the cluster. An account that is not a member yet was never used. Raises
-        DirectoryUnavailableError or DirectoryRefusedError.
+        DirectoryBusyError or DirectoryRefusedError if the directory's answer is such,
+        and another DirectoryUnavailableError if the connection is lost.
         """
         dn = self.form.dn(customer)
         with _translated(f"account {dn}"):
@@ -302,7 +307,7 @@ class Session:
             self._delete(dn)
             self._highest = None
             self._skipped += secrets.randbelow(NUMBERS_APART)
-        raise DirectoryUnavailableError(
+        raise DirectoryBusyError(
             f"entry {dn}: other processes took the same uid number {TRIES} times"
         )
 
@@ -409,7 +414,7 @@ def _raise_for(connection: Connection, what: str) -> None:
     result = connection.result
     text = f"{what}: {result['description']} ({result['result']}) {result['message']}".rstrip()
     if result["result"] in BUSY:
-        raise DirectoryUnavailableError(text)
+        raise DirectoryBusyError(text)
     raise DirectoryRefusedError(text)
 
 

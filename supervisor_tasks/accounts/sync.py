@@ -16,6 +16,7 @@ from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import (
+    DirectoryBusyError,
     DirectoryRefusedError,
     DirectoryUnavailableError,
     TransientError,
@@ -42,6 +43,11 @@ STREAM = "customers"
 MAX_ACCOUNTS = 200  # accounts that are made at a time
 # the operator must change the settings of the worker or the directory
 REFUSED_AGAIN_S = 30.0
+# longer than the wait of a batch that is broken off, so that its other accounts come
+# before those for which the directory was busy
+BUSY_AGAIN_S = 10.0
+# then the directory seems to be busy for all: the others are tried later
+MAX_BUSY_IN_A_ROW = 5
 NO_DIRECTORY_AGAIN_S = 86400.0
 
 
@@ -66,7 +72,7 @@ def _make_accounts(context: WorkerContext, directory: "Directory") -> bool:
     with try_advisory_lock(
         context.ledger.engine, directory_lock(directory.name)
     ) as has_lock:
-        made_accounts = has_lock and _make(context.ledger, directory)
+        made_accounts = has_lock and make_due(context.ledger, directory)
     return made_accounts or more_blocks
 
 
@@ -107,16 +113,17 @@ def _customers(
     return last, contract.customers(first, last)
 
 
-def _make(ledger: Ledger, directory: "Directory") -> bool:
+def make_due(ledger: Ledger, directory: "Directory") -> bool:
     """Make the accounts that are due. Returns whether there were any."""
     effects = ledger.effects.lease([EffectKind.ACCOUNT], MAX_ACCOUNTS)
     if not effects:
         return False
+    # a lease has no order: those that have failed most often come last
+    effects.sort(key=lambda effect: (effect.attempts, effect.id))
     with given_back_on_failure(ledger, effects):
         try:
             with directory.open() as session:
-                for effect in effects:
-                    _make_one(ledger, session, effect)
+                _make_each(ledger, session, effects)
         except DirectoryRefusedError as error:
             # those that are left: the directory does not let us in
             _postpone_refused(ledger, effects, error)
@@ -125,7 +132,29 @@ def _make(ledger: Ledger, directory: "Directory") -> bool:
     return True
 
 
+def _make_each(
+    ledger: Ledger, session: "Session", effects: Sequence[OpenEffect]
+) -> None:
+    """Make these accounts. One for which the directory is busy is postponed, because
+    its entry may be the cause. Raises DirectoryUnavailableError if the connection is
+    lost, or if the directory was busy for MAX_BUSY_IN_A_ROW accounts in a row.
+    """
+    busy_in_a_row = 0
+    for effect in effects:
+        try:
+            _make_one(ledger, session, effect)
+        except DirectoryBusyError as error:
+            log.warning("account_postponed", customer=effect.subject, error=str(error))
+            ledger.effects.postpone([effect], BUSY_AGAIN_S, f"{DIRECTORY_AWAY}{error}")
+            busy_in_a_row += 1
+            if busy_in_a_row == MAX_BUSY_IN_A_ROW:
+                raise
+        else:
+            busy_in_a_row = 0
+
+
 def _make_one(ledger: Ledger, session: "Session", effect: OpenEffect) -> None:
+    """Make an account, or give its effect back. Raises DirectoryUnavailableError."""
     customer = Address(effect.subject)
     try:
         session.ensure(customer)

@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from supervisor_tasks import bootstrap
 from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
+from supervisor_tasks.accounts.sync import MAX_BUSY_IN_A_ROW, make_due
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
-from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.jobs.model import Address, EffectKind
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.outbox import request
 from tests.support.commands import supervisor
+from tests.support.ledger import migrated
 from tests.support.watching import rows
 
 FORM = AccountForm(
@@ -403,6 +408,90 @@ def test_ensure__slapd_stopped__is_an_outage_and_goes_on_after_it(ldap: Ldap) ->
     ldap.start_server()
     ensure(directory_of(ldap), one)
     assert len(entries(ldap, f"(uid={one})")) == 1
+
+
+# --- what is due ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    with migrated() as (engine, _):
+        ledger = Ledger(engine, "here", lambda _: None)
+        yield ledger
+        ledger.holder.close()
+
+
+@contextmanager
+def busy(ldap: Ldap, *customers: Address) -> Iterator[None]:
+    """slapd answers 52 (unavailable) for these entries: it passes what is asked about
+    them on to a server that is away.
+    """
+    conf = ldap.processes.folder / "ldap" / "slapd.conf"
+    before = conf.read_text()
+    elsewhere = [
+        "moduleload back_ldap",
+        "database ldap",
+        *(f'suffix "{FORM.dn(one)}"' for one in customers),
+        "uri ldap://127.0.0.1:1",
+    ]
+    text_of_it = "\n".join([*elsewhere, "database mdb"])
+    start_again(ldap, before.replace("database mdb", text_of_it, 1))
+    try:
+        yield
+    finally:
+        start_again(ldap, before)
+
+
+def start_again(ldap: Ldap, conf: str) -> None:
+    ldap.processes.stop(ldap.processes.find("slapd"))
+    (ldap.processes.folder / "ldap" / "slapd.conf").write_text(conf)
+    ldap.start_server()
+
+
+def ask_for(ledger: Ledger, *customers: Address) -> None:
+    """They need accounts, the first of them first."""
+    for one in customers:
+        with ledger.engine.begin() as connection:
+            request(connection, ledger.cluster, EffectKind.ACCOUNT, [one])
+
+
+def left(ledger: Ledger) -> dict[str, Any]:
+    """The effects that are open, by customer, in the order in which they are due."""
+    query = "SELECT subject, last_error, due_at FROM effects WHERE done_at IS NULL ORDER BY due_at"
+    with ledger.engine.connect() as connection:
+        return {row.subject: row for row in connection.execute(text(query))}
+
+
+def test_make_due__directory_is_busy_for_one__others_get_their_accounts(
+    ldap: Ldap, ledger: Ledger
+) -> None:
+    unlucky, others = customer(), [customer() for _ in range(3)]
+    ask_for(ledger, others[0], unlucky, *others[1:])
+    with busy(ldap, unlucky):
+        assert make_due(ledger, directory_of(ldap))
+        assert list(left(ledger)) == [unlucky]
+        assert "unavailable (52)" in left(ledger)[unlucky].last_error
+        assert not make_due(ledger, directory_of(ldap))
+    for one in others:
+        assert entries(ldap, f"(uid={one})")
+
+
+def test_make_due__directory_is_busy_for_all__asks_for_a_few_only(
+    ldap: Ldap, ledger: Ledger
+) -> None:
+    """Those that it was not asked for come first the next time."""
+    unlucky, other = [customer() for _ in range(MAX_BUSY_IN_A_ROW)], customer()
+    ask_for(ledger, *unlucky, other)
+    with busy(ldap, *unlucky):
+        assert make_due(ledger, directory_of(ldap))
+        assert not entries(ldap, f"(uid={other})")
+        assert next(iter(left(ledger))) == other
+        assert set(left(ledger)) == {other, *unlucky}
+        wait_until(
+            lambda: make_due(ledger, directory_of(ldap)), "the next try", 10.0, 0.1
+        )
+    assert set(left(ledger)) == set(unlucky)
+    assert entries(ldap, f"(uid={other})")
 
 
 # --- the fleet ------------------------------------------------------------------------
