@@ -14,6 +14,7 @@ restarts.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm.parsers import JobRecord
@@ -24,6 +25,7 @@ from supervisor_tasks.slurm.squeue import SqueueRow
 _RUN_AGAIN = ("REQUEUED", "NODE_FAIL", "PREEMPTED")
 # the end state of a part of a run, when the owner shrank the running job
 _RUNS_ON = "RESIZING"
+_TOUCHES_S = 1  # SLURM's whole seconds, of an end and of the next record's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +127,7 @@ def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
         reason = _why_not(wanted, record)
         if reason is None:
             first = _first_of(records, place)
-            runs = [run.seen for run in records[first:]]
-            return MatchResult(_last_run(runs))
+            return MatchResult(_last_run(records[first:]))
         unclear = unclear or reason
     return MatchResult(unclear=unclear)
 
@@ -171,16 +172,16 @@ def _why_not_at_first_look(wanted: MatchRequest, record: Record) -> str | None:
     return UNREAD
 
 
-def _last_run(records: Sequence[JobRecord]) -> JobRecord:
+def _last_run(records: Sequence[Record]) -> JobRecord:
     """Return the record of the last run, with the seconds of the runs before it.
-    Accounting has one record for each run, and the next run begins when the one before
-    has ended. A resized run has one record for each part, with only that part's
-    seconds.
+    Accounting has one record for each run. A resized run has one record for each part,
+    with only that part's seconds.
     """
-    run, *later = records
-    for record in later:
-        if not _follows(run, record):
+    run = records[0].seen
+    for before, after in pairwise(records):
+        if not _follows(before, after):
             break
+        record = after.seen
         if run.state == _RUNS_ON:  # slurmctld still knows the run by its first time
             run = replace(
                 record,
@@ -198,19 +199,32 @@ def _last_run(records: Sequence[JobRecord]) -> JobRecord:
     return run
 
 
-def _follows(run: JobRecord, record: JobRecord) -> bool:
-    """Whether `record` is the next record of the same job."""
+def _follows(before: Record, after: Record) -> bool:
+    """Whether `after`, the next record of the same id, is of the same job.
+
+    A run ends at the moment of the requeue, but SLURM sets the time of the next run
+    only when the nodes have ended the old one: KillWait, an epilog or a process that
+    does not end can take any time. So the command line of sbatch decides, and not the
+    time: a later job that got the same id has another one, also if it is the same
+    customer's. Without a command line of ours, the records must touch, as the parts of
+    a resized run do.
+    """
+    run, record = before.seen, after.seen
     if run.state not in (*_RUN_AGAIN, _RUNS_ON):
         return False
     if record.user != run.user:
         return False
-    if run.ended_s is None:
+    if run.ended_s is None or record.submit_s < run.ended_s:
         return False
-    return 0 <= record.submit_s - run.ended_s <= 1
+    if run.state in _RUN_AGAIN and after.ours != before.ours:
+        return False
+    if run.state in _RUN_AGAIN and after.ours is not None:
+        return True
+    return record.submit_s - run.ended_s <= _TOUCHES_S
 
 
 def _first_of(records: Sequence[Record], place: int) -> int:
     """Return the place of the job's first run. The ledger may know only a later run."""
-    while place > 0 and _follows(records[place - 1].seen, records[place].seen):
+    while place > 0 and _follows(records[place - 1], records[place]):
         place -= 1
     return place

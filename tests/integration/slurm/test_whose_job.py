@@ -20,7 +20,7 @@ from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.job_matching import UNREAD
-from supervisor_tasks.slurm.parsers import QuestionRefusedError
+from supervisor_tasks.slurm.parsers import JobRecord, QuestionRefusedError
 from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.ssh import our_clock_s
@@ -264,6 +264,32 @@ def test_forgotten__renamed_and_id_reused__accounting_has_it_and_the_other_is_ke
     cancel(accounting, job)
     assert world.field(number, "TimeLimit") == limit
     assert world.field(number, "State") in LIVE
+
+
+def test_requeued__ends_late_on_its_node__accounting_has_both_runs(
+    world: SubmissionEnv, accounting: WorkerContext
+) -> None:
+    job = submitted(world, accounting, "#!/bin/bash\ntrap '' TERM\nsleep 600 & wait\n")
+    number = id_of(accounting, job)
+    wait_until(
+        lambda: world.field(number, "TimeUsed") >= "0:02", "the job to run", 60.0, 0.1
+    )
+    world.set(number, Requeue="1")
+    world.scontrol("requeue", number)
+
+    def last_run() -> JobRecord | None:
+        ledger_job = accounting.ledger.jobs([job])[job]
+        return look_at(accounting, [ledger_job], {})[job].record
+
+    wait_until(
+        lambda: (seen := last_run()) is not None and seen.state == "PENDING",
+        "accounting to have the second run",
+        60.0,
+        0.5,
+    )
+    seen = last_run()
+    assert seen is not None
+    assert (seen.earlier_runs, 2 <= seen.earlier_s <= 4) == (1, True)
 
 
 def test_sacct_submissions_of__customer_without_account__the_others_are_answered(

@@ -163,7 +163,8 @@ def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one
         assert recognised(
             replace(KNOWN, submit_s=later.submit_s), *records
         ) == MatchResult(last)
-    assert recognised(KNOWN, *map(accounted, (first, stranger))) == MatchResult(first)
+    others = accounted(stranger, OTHER)
+    assert recognised(KNOWN, accounted(first), others) == MatchResult(first)
     # a job that ended by itself is over, also if its owner's next job has its id
     over = replace(ENDED, ended_s=AT_S + 60)
     assert recognised(KNOWN, *map(accounted, (over, second))) == MatchResult(over)
@@ -171,6 +172,33 @@ def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one
     waiting = replace(third, state="PENDING", user="root", ended_s=None)
     until = replace(first, ended_s=AT_S + 91)
     assert recognised(KNOWN, accounted(until), accounted(waiting)) == MatchResult(until)
+
+
+@pytest.mark.parametrize("state", ["REQUEUED", "NODE_FAIL", "PREEMPTED"])
+@pytest.mark.parametrize("gap_s", [5, 30, 3600])
+def test_accounting__node_clears_up_after_a_requeue__next_run_follows(
+    state: str, gap_s: int
+) -> None:
+    first = replace(ENDED, state=state, ended_s=AT_S + 60)
+    second = replace(ENDED, submit_s=AT_S + 60 + gap_s, ended_s=AT_S + 5000)
+    whole = replace(second, earlier_s=first.elapsed_s, earlier_runs=1)
+    for wanted in (JOB, KNOWN, replace(KNOWN, submit_s=second.submit_s)):
+        assert recognised(wanted, *map(accounted, (second, first))) == MatchResult(
+            whole
+        )
+
+
+def test_accounting__id_was_given_again_after_a_requeue__later_job_is_another() -> None:
+    first = replace(ENDED, state="REQUEUED", ended_s=AT_S + 60)
+    second = replace(ENDED, submit_s=AT_S + 65)
+    own = accounted_record(SacctRow(second, "sbatch --parsable own.sh"))
+    others = accounted(replace(second, user="0x" + "cd" * 20))
+    for later in (own, others, accounted(second, OTHER)):
+        for wanted in (JOB, KNOWN):
+            assert recognised(wanted, accounted(first), later) == MatchResult(first)
+    ours = accounted(second)
+    found = recognised(JOB, accounted(first, OTHER), ours)
+    assert found == MatchResult(second)
 
 
 def test_accounting__parts_of_a_job_that_its_owner_shrank__are_one_run() -> None:
