@@ -92,7 +92,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     stalled = _stalled(context, sights)
     now_s = _now_s(context, jobs, sights)
     new_runs = _new_runs(context, jobs.values(), sights, now_s)
-    ended = _ended_with_unseen_runs(jobs, sights)
+    ended = _ended_with_unsure_runs(jobs, sights)
     looks = _looks_before(context, ended)
     accounted, unanswered = _with_accounted_runs(context, jobs, ended, looks)
     sights |= accounted
@@ -283,8 +283,8 @@ def _with_accounted_runs(
     looks: Mapping[JobId, LooksBefore],
 ) -> tuple[dict[JobId, MatchResult], set[JobId]]:
     """The sights of these ended jobs with accounting's answer, and the jobs that wait
-    because accounting did not answer. The looks did not see one of their runs from its
-    start to its end. Accounting may learn of a run some seconds after slurmctld has
+    because accounting did not answer. The looks know only the most that one of their
+    runs can have taken. Accounting may learn of a run some seconds after slurmctld has
     ended it, so the job is asked for at several looks.
     """
     if not ended or not context.slurm.cluster.has_accounting:
@@ -333,13 +333,18 @@ def _awaited(
     return changes
 
 
-def _ended_with_unseen_runs(
+def _ended_with_unsure_runs(
     jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
 ) -> dict[JobId, JobRecord]:
+    """SLURM's records of the ended jobs that had earlier runs whose seconds neither the
+    hooks nor accounting have told.
+    """
     ended = dict[JobId, JobRecord]()
     for job_id, job in jobs.items():
         seen = sights[job_id].record
         if seen is None or seen.phase is not Phase.ENDED:
+            continue
+        if seen.earlier_runs:  # slurmctld has forgotten the job: accounting's record
             continue
         if not is_exact(runs_after_look(job.runs, seen.sighting(0), 0)):
             ended[job_id] = seen

@@ -1,10 +1,10 @@
 """The seconds of a job's earlier runs, from the callbacks that the site's own hooks
 sent at the end of each run.
 
-A look shows only the last run. If no look saw an earlier run from its start to its end,
-and accounting (if there is any) does not have it either, the hooks' callbacks have it.
-Only proven callbacks count, because any other could make a bill smaller. If one is
-missing, the most that the run can have taken is billed.
+A look shows only the last run, and no look shows when an earlier one ended. If
+accounting (where there is any) does not have it, the hooks' callbacks have it. Only
+proven callbacks count, because any other could make a bill smaller. If one is missing,
+the most that the run can have taken is billed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -90,8 +90,8 @@ def is_awaited(seen: JobRecord, ends_s: list[int]) -> bool:
 def _unsure(
     jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
 ) -> dict[JobId, JobRecord]:
-    """SLURM's records of the jobs that it requeued, if neither looks nor accounting
-    show all earlier runs.
+    """SLURM's records of the jobs that it requeued, if neither accounting nor callbacks
+    before have told the seconds of all earlier runs.
     """
     unsure = dict[JobId, JobRecord]()
     for job_id, job in jobs.items():

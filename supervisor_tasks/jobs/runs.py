@@ -3,8 +3,9 @@
 A requeue (by the owner, an administrator or a lost node) begins a new run: SLURM's
 elapsed time begins at 0, and the time limit begins again. SLURM shows only the last
 run. A run is identified by the time at which SLURM got it: the submission for the first
-run, the requeue for each later run. A requeue is also the end of the run before it. So
-a run that two sources report is never counted twice.
+run; for each later run the moment at which the nodes had ended the run before, which is
+up to minutes after the requeue. So a run that two sources report is never counted
+twice, and looks know only the most that a run before a requeue can have taken.
 """
 
 from collections.abc import Sequence
@@ -38,10 +39,10 @@ class Sighting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
     """One run. `elapsed_s` is what the last look showed; once the next run is known, it
-    is the whole run. `exact` is False if the looks did not see the run from its start
-    to its end: `elapsed_s` is then the most that it can have been, or 0 if `submit_s`
-    is UNKNOWN_S. `account`, `qos` and `threads` (of each core) are what the site gave
-    the job, as the first look knew it.
+    is the whole run. `exact` is then False until the hooks have reported the run:
+    `elapsed_s` is the most that it can have been, or 0 if `submit_s` is UNKNOWN_S.
+    `account`, `qos` and `threads` (of each core) are what the site gave the job, as the
+    first look knew it.
     """
 
     submit_s: int
@@ -79,8 +80,8 @@ def runs_after_look(runs: Runs, sighting: Sighting, since_s: int | None = None) 
 
 def with_ends(runs: Runs, ends_s: Sequence[int]) -> Runs:
     """The runs with the seconds that the hooks reported at the end of each earlier one
-    (`ends_s`, in order). A run that the looks saw completely stays as it is. For
-    another run, no more seconds count than there was time for.
+    (`ends_s`, in order). A run that they have reported before stays as it is. No more
+    seconds count than there was time for.
     """
     earlier = [
         _with_end(
@@ -113,7 +114,7 @@ def used_s(runs: Runs) -> int:
 
 
 def is_exact(runs: Runs) -> bool:
-    """Whether every earlier run was seen well enough to know its seconds."""
+    """Whether the seconds of every earlier run are known."""
     return all(run.exact for run in runs[:-1])
 
 
@@ -159,24 +160,40 @@ def _run(sighting: Sighting) -> JobRun:
 
 
 def _seen_again(run: JobRun, sighting: Sighting) -> JobRun:
-    later = replace(_run(sighting), suspended=run.suspended or sighting.suspended)
+    """A run that a later look saw. From a requeue until the nodes have ended the run,
+    SLURM shows the count of the next run with the time of this one.
+    """
+    if sighting.start_s is None and sighting.restarts > run.restarts:
+        return run
+    later = replace(
+        _run(sighting),
+        restarts=min(run.restarts, sighting.restarts),
+        suspended=run.suspended or sighting.suspended,
+    )
     if sighting.start_s is None:
         return replace(later, start_s=run.start_s, elapsed_s=run.elapsed_s)
     return later
 
 
 def _ended_by_requeue(run: JobRun, following: Sighting) -> JobRun:
-    """A run that ended at the requeue. If no look saw it running, it can have begun
-    right after the last look. If it was suspended, only the time since the last look is
-    uncertain.
+    """A run that a requeue ended, with the most that it can have taken: until the nodes
+    had ended it. If no look saw it running, it can have begun right after the last
+    look. If it was suspended, only the time since the last look is uncertain.
     """
+    restarts = max(min(run.restarts, following.restarts - 1), 0)
+    since_s = run.submit_s
+    if restarts == run.restarts:  # else all looks at the run came after its requeue
+        since_s = max(run.seen_s, run.submit_s)
     if run.start_s is None or run.suspended:
-        elapsed_s = run.elapsed_s + following.submit_s - max(run.seen_s, run.submit_s)
-        exact = False
+        elapsed_s = run.elapsed_s + following.submit_s - since_s
     else:
         elapsed_s = following.submit_s - run.start_s
-        exact = following.restarts <= run.restarts + 1
-    return replace(run, elapsed_s=max(elapsed_s, run.elapsed_s, 0), exact=exact)
+    return replace(
+        run,
+        restarts=restarts,
+        elapsed_s=max(elapsed_s, run.elapsed_s, 0),
+        exact=False,
+    )
 
 
 def _unseen(sighting: Sighting, since_s: int | None) -> Runs:

@@ -365,6 +365,36 @@ def test_poll_jobs__tries_have_failed_before__five_looks_wait_for_hooks(
     assert world.journal(job).count("EarlierRunsAwaited") == AWAITED_LOOKS - 1
 
 
+@pytest.mark.parametrize("has_hooks", [True, False], ids=["hooks", "no hooks"])
+def test_poll_jobs__node_clears_up_after_a_requeue__hooks_tell_the_runs_seconds(
+    world: SubmissionEnv, site: WorkerContext, has_hooks: bool
+) -> None:
+    """At a site with neither hooks nor accounting, the end waits for none."""
+    job = world.new_job(site, "#!/bin/bash\ntrap '' TERM\nsleep 600 & wait\n")
+    slurm_id = world.until_queued(site, job).slurm_id
+    assert slurm_id is not None
+    has_run_for(world, slurm_id, 2)
+    assert world.look(site, job).runs[-1].start_s is not None
+    world.set(slurm_id, Requeue="1")
+    world.scontrol("requeue", slurm_id)
+    assert world.field(slurm_id, "State") == "COMPLETING"
+    if has_hooks:
+        called(world, job, slurm_id, (6, 3, 0))
+    assert len(world.look(site, job).runs) == 1
+    wait_for_state(world, slurm_id, "PENDING")
+    waiting = world.look(site, job)
+    if has_hooks:
+        assert waiting.earlier_s == 3
+        called(world, job, slurm_id, (6, 0, 0))
+    else:
+        assert waiting.earlier_s > 3, "the most that it can have taken"
+    world.slurm.run("scancel", str(slurm_id))
+    wait_for_state(world, slurm_id, "CANCELLED")
+    ended = world.look(site, job)
+    assert ended.outcome is not None
+    assert (ended.state, ended.outcome.elapsed_s) == (State.ENDED, waiting.earlier_s)
+
+
 @pytest.mark.parametrize("has_ended", [False, True], ids=["waits", "ended"])
 def test_cancel__owner_made_it_requeueable__slurm_cannot_requeue_it_any_more(
     world: SubmissionEnv, site: WorkerContext, has_ended: bool

@@ -63,14 +63,14 @@ def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
             [running(T, T, T + 9), waiting(T + 75, T + 76, 1)],
             75,
             75,
-            True,
+            False,
             id="requeued",
         ),
         pytest.param(
             [running(T, T, T + 9), running(T + 75, T + 80, T + 90, 1)],
             75,
             85,
-            True,
+            False,
             id="runs again",
         ),
         pytest.param(
@@ -79,7 +79,7 @@ def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
                 running(T + 75, T + 80, T + 90, 1),
                 waiting(T + 100, T + 101, 2),
             ],
-            *(95, 95, True),
+            *(95, 95, False),
             id="a third time",
         ),
         pytest.param(
@@ -102,7 +102,7 @@ def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
                 running(T + 75, T + 80, T + 90, 1),
                 running(T, T, T + 20),
             ],
-            *(75, 85, True),
+            *(75, 85, False),
             id="an answer that was overtaken",
         ),
         pytest.param(
@@ -122,13 +122,18 @@ def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
             id="was suspended at an earlier look",
         ),
         pytest.param(
+            [waiting(T, T + 10), waiting(T, T + 62, 1), waiting(T + 90, T + 91, 1)],
+            *(80, 80, False),
+            id="ran unseen, and was seen COMPLETING after its requeue",
+        ),
+        pytest.param(
             [running(T, T, T + 60), waiting(T, T + 70)],
             *(0, 60, True),
             id="ran, and waits before its requeue is known",
         ),
         pytest.param(
             [running(T, T, T + 80), waiting(T + 75, T + 76, 1)],
-            *(80, 80, True),
+            *(80, 80, False),
             id="a clock that was set back",
         ),
     ],
@@ -259,10 +264,35 @@ def test_billed_s__two_paid_minutes__are_not_exceeded_by_a_requeue(
         ),
         pytest.param(
             [running(T, T, T + 9), waiting(T + 75, T + 76, 1)],
-            [20],
-            75,
+            [60],
+            60,
             True,
-            id="a run that looks saw",
+            id="a run that looks saw, with the time of COMPLETING",
+        ),
+        pytest.param(
+            [
+                running(T, T, T + 9),
+                waiting(T, T + 62, 1),
+                waiting(T + 90, T + 91, 1),
+            ],
+            [60],
+            60,
+            True,
+            id="seen COMPLETING after its requeue",
+        ),
+        pytest.param(
+            [
+                running(T, T, T + 9),
+                waiting(T, T + 62, 1),
+                waiting(T + 200, T + 201, 2),
+            ],
+            *([60, 70], 130, True),
+            id="seen COMPLETING, and requeued once more",
+        ),
+        pytest.param(
+            [waiting(T, T + 62, 1), waiting(T + 90, T + 91, 1)],
+            *([60], 60, True),
+            id="first seen COMPLETING after its requeue",
         ),
         pytest.param(
             [
@@ -275,7 +305,7 @@ def test_billed_s__two_paid_minutes__are_not_exceeded_by_a_requeue(
         ),
     ],
 )
-def test_with_ends__what_hooks_told__counts_where_no_look_saw_a_run(
+def test_with_ends__what_hooks_told__counts_for_runs_before_a_requeue(
     sightings: list[Sighting], ends_s: list[int], earlier: int, exact: bool
 ) -> None:
     runs = with_ends(looked(*sightings, since_s=T), ends_s)
