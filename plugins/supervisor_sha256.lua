@@ -1,5 +1,7 @@
 -- SHA-256 (FIPS 180-4) and HMAC (RFC 2104) in plain Lua 5.1, which has no operators for bits: a word is a number below 2^32.
+-- It computes the same in Lua 5.2 to 5.4, where a quotient is a float: all numbers here are whole and far below 2^53.
 -- What is computed over and over is AND of two words, byte by byte from a table; XOR follows from it: a ^ b = a + b - 2 (a & b).
+local unpack = unpack or table.unpack -- Lua 5.2 and later have it in `table` only
 local AND = {}
 for a = 0, 255 do
     for b = 0, 255 do

@@ -1,5 +1,6 @@
 -- A customer's jobs are what the supervisor has submitted, and nothing else. slurmctld runs this for each submission and for
--- each change of a job (job_submit/lua; Lua 5.1 in Debian 12). It asks no network. plugins/README.md says how it is installed.
+-- each change of a job (job_submit/lua; Lua 5.1 to 5.4, as SLURM was built). It asks no network. plugins/README.md says how it
+-- is installed.
 --
 -- The supervisor proves itself by a token in the job's comment: `... token=N.EXPIRY.CODE`. CODE is the HMAC-SHA256, by a key that
 -- only SlurmUser and the supervisor read, of all that a job costs, of who owns it, and of N, the number of this submission of
@@ -112,6 +113,15 @@ end
 
 -- --- what a token covers -------------------------------------------------------------------------------------------------
 
+-- A value as text, the same in each version of Lua: SLURM gives all numbers as floats, and Lua 5.3 and later write 2.0 for one.
+local function text_of(value)
+    if type(value) ~= "number" then
+        return tostring(value)
+    end
+    local is_whole = value % 1 == 0 and math.abs(value) < 2 ^ 53 -- "%d" takes no other number in Lua 5.3 and later
+    return is_whole and ("%d"):format(value) or "other"
+end
+
 local function signed_text(job, comment, number, expiry)
     local gpus = job.tres_per_job == nil and "0" or job.tres_per_job:match("^gres[:/]gpu[:=](%d+)$") or "other"
     local parts = {
@@ -119,7 +129,7 @@ local function signed_text(job, comment, number, expiry)
         job.min_mem_per_cpu or "other", gpus, job.partition, comment, number, expiry,
     }
     for i = 1, 12 do
-        parts[i] = tostring(parts[i])
+        parts[i] = text_of(parts[i])
         if parts[i]:find("\n") then
             return nil
         end

@@ -1,5 +1,5 @@
 """The token that slurmctld asks for, and what plugins/supervisor_submit.lua makes of
-it, in Lua's own interpreter.
+it, in the interpreter of each version of Lua that SLURM links.
 """
 
 import subprocess
@@ -39,13 +39,22 @@ SUBMISSION = Submission(
     number=1,
     expires_s=NOW + 80,
 )
-# slurmctld's side: a job as job_submit/lua shows it (SLURM 22.05.8), and the time
+# what SLURM links: 5.1 on Debian 12, 5.3 on EL8, 5.4 on EL9
+INTERPRETERS = ["lua5.1", "lua5.3", "lua5.4"]
+# slurmctld's side: a job as job_submit/lua shows it (SLURM 22.05.8), and the time. All
+# its numbers come from lua_pushnumber, which makes them floats in Lua 5.3 and later.
 HARNESS = """
 local now, log, NONE = {now}, {{}}, {{}}
 os.time = function() return now end
-slurm = {{ SUCCESS = 0, ERROR = -1, ESLURM_ACCESS_DENIED = 2002, jobs = {{}}, log_info = function() end,
+slurm = {{ SUCCESS = 0, ERROR = -1, ESLURM_ACCESS_DENIED = 2002, jobs = {{}}, log_info = string.format,
     log_user = function(...) log[#log + 1] = string.format(...) end }}
 local supervisor = dofile("{folder}/supervisor_submit.lua")
+local function with_floats(given)
+    for key, value in pairs(given) do
+        if type(value) == "number" then given[key] = value + 0.0 end
+    end
+    return given
+end
 local function submit(comment, changed, uid)
     local job = {{ name = "{name}", user_name = "{user}", user_id = 7, time_limit = 60, num_tasks = 3, cpus_per_task = 4,
         min_mem_per_cpu = 500, tres_per_job = "gres:gpu:2", partition = "main", comment = comment, min_cpus = 12,
@@ -55,12 +64,12 @@ local function submit(comment, changed, uid)
         if value == NONE then job[key] = nil else job[key] = value end
     end
     log = {{}}
-    local code = supervisor.submit(job, uid or 7)
+    local code = supervisor.submit(with_floats(job), (uid or 7) + 0.0)
     print(code == 0 and "taken: " .. tostring(job.comment) or (log[1]:match("^supervisor: (.-):")))
 end
 local function modify(asks, uid, owner, comment)
     local request, job = {{ user_id = uid, user_name = asks }}, {{ job_id = 1, user_id = owner, comment = comment }}
-    print(supervisor.modify(request, job, uid) == 0 and "changed" or "refused")
+    print(supervisor.modify(with_floats(request), with_floats(job), uid + 0.0) == 0 and "changed" or "refused")
 end
 {calls}
 """
@@ -69,8 +78,8 @@ end
 class Script:
     """The script beside its settings, as a site has it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, interpreter: str) -> None:
+        self.folder, self.interpreter = folder, interpreter
         for file in ("supervisor_submit.lua", "supervisor_sha256.lua"):
             (folder / file).write_text((PLUGINS / file).read_text())
         self.key, self.used, self.conf = (
@@ -93,7 +102,7 @@ class Script:
         }
         program = HARNESS.format(calls="\n".join(calls), **about)
         done = subprocess.run(
-            ["lua5.1", "-"],
+            [self.interpreter, "-"],
             input=program,
             capture_output=True,
             text=True,
@@ -103,9 +112,9 @@ class Script:
         return done.stdout.splitlines()
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path)
+@pytest.fixture(params=INTERPRETERS)
+def script(tmp_path: Path, request: pytest.FixtureRequest) -> Script:
+    return Script(tmp_path, request.param)
 
 
 def submit(
@@ -159,6 +168,9 @@ def test_script__any_length__computes_the_same_code(
         ("{partition = 'main,expensive'}", "wrong token"),
         ("{user_name = '0x" + "1" * 40 + "'}", "wrong token"),
         ("{name = 'x\\n'}", "wrong token"),
+        ("{num_tasks = 3.5}", "wrong token"),
+        ("{min_mem_per_cpu = 2 ^ 63}", "wrong token"),  # no integer in Lua
+        ("{min_mem_per_cpu = math.huge}", "wrong token"),
         ("{shared = 0}", "token does not cover shared"),
         ("{priority = 0}", "token does not cover priority"),
         ("{min_cpus = 24}", "token does not cover min_cpus"),
