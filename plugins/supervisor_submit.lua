@@ -12,7 +12,9 @@ local folder = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
 local sha256 = dofile(folder .. "/supervisor_sha256.lua")
 
 local MAX_AHEAD_S = 3600 -- a token that expires later was made by a clock that is wrong
-local REMEMBERED_FOR_S = 300 -- after a token's end, the number is kept for as long, as clocks differ
+-- A number is kept for as long as any token that counts now may still count, and 300 s more: a backup slurmctld on another host
+-- may have another clock.
+local REMEMBERED_FOR_S = MAX_AHEAD_S + 300
 local SPARE_LINES = 1000 -- of the file of used tokens, before the script rewrites it
 
 local supervisor = {}
@@ -252,7 +254,7 @@ local function refusal(job)
     end
     local kept, why_not = remembered, why
     if remembered then
-        kept, why_not = pcall(keep, job.name, number, expiry + REMEMBERED_FOR_S, now)
+        kept, why_not = pcall(keep, job.name, number, now + REMEMBERED_FOR_S, now)
     end
     if not kept then
         return "no memory", why_not

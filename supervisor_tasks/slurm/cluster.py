@@ -96,7 +96,7 @@ from supervisor_tasks.slurm.squeue import (
     squeue_json,
 )
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
-from supervisor_tasks.slurm.submit_token import expires_s, with_token
+from supervisor_tasks.slurm.submit_token import CLOCKS_APART_S, expires_s, with_token
 
 log = structlog.get_logger()
 
@@ -105,6 +105,17 @@ SCRIPTS_A_LOOK = 100
 CHOICES_ASKED_AGAIN_S = 60.0  # a slurmdbd that hangs must not delay each look
 # with a longer wait, the worker learns late that slurmctld is back
 CONTROLLER_TIMEOUT_S = 15.0
+
+
+class ClocksDifferError(TransientError):
+    """A user's session shows another time than the admin's. Nothing was submitted."""
+
+    def __init__(self, user: str, admin: str, address: str, ahead_s: int) -> None:
+        super().__init__(
+            f"the clock of {user}'s session on {address} is {ahead_s:+d} s to that of {admin}'s session; "
+            f"expected at most {CLOCKS_APART_S} s. If the login nodes behind {address} show the same time, "
+            f"a start-up file of {user} prints a false one; else start chrony or ntpd on them"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +186,19 @@ class Cluster:
     def clock(self, user: str) -> LoginClock:
         """Return the login node's clock, as this user sees it, with the path of the
         admin's SLURM configuration. Raises SshUnavailableError when the login node
-        refuses the connection.
+        refuses the connection, ClocksDifferError when this clock is not the admin's.
+
+        The user's clock counts, because one address may lead to several login nodes. A
+        start-up file can print a false one, and submissions would count for longer.
         """
-        return replace(self.ssh.clock(user), slurm_conf=self._admins_clock().slurm_conf)
+        clock, admins = self.ssh.clock(user), self._admins_clock()
+        ahead_s = clock.ahead_of_s(admins)
+        if abs(ahead_s) > CLOCKS_APART_S:
+            # a clock that was just set must not be refused twice
+            self.ssh.forget_clock(user)
+            self.ssh.forget_clock(self.admin)
+            raise ClocksDifferError(user, self.admin, self.address, ahead_s)
+        return replace(clock, slurm_conf=admins.slurm_conf)
 
     def now_s(self) -> int:
         """Return the site's time (Unix time) by the login node's clock. Raises

@@ -117,6 +117,12 @@ class LoginClock:
         """
         return self.login_s + int(our_s - self.our_s)
 
+    def ahead_of_s(self, other: "LoginClock") -> int:
+        """Return by how many seconds this clock is ahead of another one; negative when
+        it is behind.
+        """
+        return round((self.login_s - other.login_s) - (self.our_s - other.our_s))
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -180,8 +186,9 @@ def ask_clock(delimiter: str) -> list[str]:
 
 
 def parse_clock(answer: CommandAnswer, delimiter: str, our_s: float) -> LoginClock:
-    """Read the login node's clock from the answer, which arrived at `our_s`. Raises
-    TransientError when it shows no time.
+    """Read the login node's clock from the answer, which arrived at `our_s`. A
+    customer's start-up file may have printed it: `Cluster.clock` compares it with the
+    admin's. Raises TransientError when it shows no time.
     """
     found = re.search(rf"{delimiter} (\d{{1,12}}) (.*)\n", answer.stdout)
     if found is None:

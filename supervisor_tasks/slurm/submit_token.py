@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from supervisor_tasks.jobs.model import Definition, JobId
 
-CLOCKS_APART_S = 60  # seconds between the login node's and slurmctld's clock
+# seconds between the clocks of slurmctld and of the login nodes behind one address
+CLOCKS_APART_S = 60
 VERSION = "supervisor-submit-1"
 TOKEN_PATTERN = r" token=\d+\.\d+\.[0-9a-f]{64}"  # noqa: S105  follows a comment, if slurmctld has not removed it
 

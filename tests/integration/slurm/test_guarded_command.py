@@ -673,6 +673,11 @@ def test_clock__not_told__is_an_error_and_not_a_time(stdout: str) -> None:
         parse_clock(CommandAnswer(0, stdout, ""), DELIMITER, 0.0)
 
 
+def test_clock__ahead_of_another__is_told_whenever_both_were_read() -> None:
+    clock, other = LoginClock(1060, our_s=50.0), LoginClock(1000, our_s=20.0)
+    assert (clock.ahead_of_s(other), other.ahead_of_s(clock)) == (30, -30)
+
+
 def test_clock__an_hour_off__deadlines_are_the_login_nodes_own() -> None:
     clock = LoginClock(login_s=int(time.time()) - 3600, our_s=50.0)
     assert abs(clock.at(60.0) - (time.time() - 3590)) < 2

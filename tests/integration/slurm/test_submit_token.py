@@ -259,6 +259,18 @@ def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> No
     ]
 
 
+def test_script__older_token_that_counts_for_longer__stays_used(
+    script: Script,
+) -> None:
+    """It counts until slurmctld has forgotten the later number; slurmctld is started
+    again, so that it forgets now.
+    """
+    lasting = replace(SUBMISSION, expires_s=NOW + 3600)
+    script.run(submit(replace(SUBMISSION, number=2)))
+    for later_s in (400, 3600):
+        assert script.run(submit(lasting), now=NOW + later_s) == ["token used"]
+
+
 TAKEN = "taken: supervisor host.example.com:3000"
 # The next line of the file of used tokens is cut off where the disk is full.
 DISK_FULL = """

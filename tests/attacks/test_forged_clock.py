@@ -1,0 +1,76 @@
+"""A customer's start-up file prints a false time where the supervisor asks for the login
+node's clock, so that the token of a submission, which he keeps, counts for an hour.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import Address, JobId, State
+from supervisor_tasks.slurm.submit_token import CLOCKS_APART_S
+from tests.support.submitting import SubmissionEnv
+
+ATTACKER = Address("0x" + "4" * 40)
+# The delimiter is in the command line of the question for the time. The guard's input,
+# with the token, is kept and not carried out.
+FORGES = r"""
+case "$BASH_EXECUTION_STRING" in
+    *guard*)
+        n=$(printf %s "$BASH_EXECUTION_STRING" | grep -o ' fed [0-9]*' | head -n 1)
+        head -c "${{n# fed }}" >~/input
+        exit 0 ;;
+    *' clock '*)
+        mark=$(printf %s "$BASH_EXECUTION_STRING" | grep -o '[0-9a-f]\{{32\}}' | head -n 1)
+        echo "$mark $(($(date +%s) + {ahead_s})) " ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
+        world.slurm.users.add(ATTACKER, "/bin/bash")
+        yield world
+
+
+@pytest.fixture
+def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
+    site = world.site(replace(world.cluster(), submit_key="0" * 64))
+    yield site
+    site.slurm.cluster.close()
+    site.ledger.holder.close()
+    world.slurm.run("scancel", f"--user={ATTACKER}")
+
+
+@pytest.fixture
+def home(world: SubmissionEnv) -> Iterator[Path]:
+    home = world.slurm.users.home(ATTACKER)
+    yield home
+    for name in (".bashrc", "input"):
+        (home / name).unlink(missing_ok=True)
+
+
+def last_error(world: SubmissionEnv, job_id: JobId) -> str:
+    query = text("SELECT last_error FROM effects WHERE id = :id")
+    with world.engine.connect() as connection:
+        return str(connection.scalar(query, {"id": world.effect_id(job_id)}))
+
+
+@pytest.mark.parametrize("ahead_s", [3500, -3500, CLOCKS_APART_S + 30])
+def test_forged_clock__far_from_the_admins__nothing_is_submitted(
+    world: SubmissionEnv, site: WorkerContext, home: Path, ahead_s: int
+) -> None:
+    (home / ".bashrc").write_text(FORGES.format(ahead_s=ahead_s))
+    job_id = world.new_job(site, customer=ATTACKER)
+    assert world.carry_out(site, job_id).state is State.READY
+    assert not (home / "input").exists()  # no token was shown to him
+    said = last_error(world, job_id)
+    assert f"clock of {ATTACKER}'s session" in said
+    assert f"at most {CLOCKS_APART_S} s" in said
+    (home / ".bashrc").unlink()
+    world.a_minute_passes(job_id)
+    assert world.carry_out(site, job_id).state is State.QUEUED
