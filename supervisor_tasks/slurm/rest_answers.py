@@ -184,9 +184,9 @@ def _failure(
 
 def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]:
     """Return the jobs of an answer. `now_s` is the time on slurmctld's clock. Raises
-    SlurmUnavailableError for a job that lacks a field, or of which it cannot be read
-    which job it is: the worker must not conclude that a job is missing. A job with
-    another value that cannot be read is in an unknown state.
+    SlurmUnavailableError for a job that lacks a field, or whose id, times or number of
+    restarts cannot be read: the worker must not conclude that a job is missing. A job
+    with another value that cannot be read is in an unknown state.
     """
     rows = dict[SlurmId, SqueueRow]()
     for job in _objects(body, "jobs"):

@@ -50,7 +50,7 @@ def unresolved_row(name: str) -> SqueueRow:
     record = replace(row.record, user="", submit_s=1_800_000_000)
     return replace(
         row,
-        user="nobody",
+        user="unresolved",
         name=name,
         submit_s=1_800_000_000,
         record=record,

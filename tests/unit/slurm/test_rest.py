@@ -167,7 +167,7 @@ def test_submit_batch__user_is_no_longer_known__job_of_user_99_is_ended() -> Non
 
 
 def test_submit_batch__another_users_job__is_ended() -> None:
-    client = taken_as({"user_name": "nobody", "user_id": 99})
+    client = taken_as({"user_name": "unresolved", "user_id": 99})
     (outcome,) = submit(client, 1)
     assert isinstance(outcome, SlurmUnavailableError)
     assert f"DELETE job/{NUMBER}" in client.asked
