@@ -76,6 +76,9 @@ _NOT_NOW = (
     "unable to create job record, try again",  # MaxJobCount
     "invalid user id",  # slurmctld does not know the customer yet
     "invalid group id",
+    # the job names no account: accounting does not know the customer yet, or the
+    # partition does not let his default account in
+    "invalid account or account/partition combination",
     "writing script/environment to file",  # slurmctld's disk is full
     "configuration source",
 )
@@ -103,7 +106,6 @@ _REFUSED = (
     "job dependency problem",
     "requested more tasks than available processors",
     "memory required by task is not available",
-    "invalid account or account/partition combination",
     "invalid license specification",
     "job violates accounting/qos policy",
     "requested time limit is invalid",

@@ -412,6 +412,11 @@ ENDS_OF_SBATCH = [
         SlurmUnavailableError,
     ),
     (1, FAILED + "Invalid user id", SlurmUnavailableError),
+    (
+        1,
+        FAILED + "Invalid account or account/partition combination specified",
+        SlurmUnavailableError,
+    ),
     (1, FAILED + "I/O error writing script/environment to file", SlurmUnavailableError),
     (1, FAILED + "Unable to create job record, try again", SlurmUnavailableError),
     (1, FAILED + "System submissions disabled", SlurmUnavailableError),
@@ -421,11 +426,6 @@ ENDS_OF_SBATCH = [
         SlurmUnavailableError,
     ),
     # it never will
-    (
-        1,
-        FAILED + "Invalid account or account/partition combination specified",
-        SlurmRejectedError,
-    ),
     (
         1,
         f"sbatch: error: AssocMaxWallDurationPerJobLimit\n{FAILED}Job violates accounting/QOS policy",
