@@ -142,6 +142,24 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
     assert flood(port, 10, lambda _: (random_job_id(), 7)) == {grpc.StatusCode.OK}
 
 
+def test_callback_of_our_job__twice_and_an_hour_late__is_one_row_that_is_read_again(
+    site: CallbackSite, port: Port
+) -> None:
+    name = random_job_id()
+    site.insert_job(name, slurm_id=7)
+    unread = "SELECT count(*) FROM callbacks WHERE read_at IS NULL"
+    with grpc.insecure_channel(port.address) as channel:
+        report(channel, name, 7)
+        report(channel, name, 7)
+        assert (site.rows(), site.number_of(unread)) == (1, 1)
+        site.do("UPDATE callbacks SET read_at = now()")
+        report(channel, name, 7)
+        assert (site.rows(), site.number_of(unread)) == (1, 0)
+        site.do("UPDATE callbacks SET read_at = now() - interval '1 hour'")
+        report(channel, name, 7)
+    assert (site.rows(), site.number_of(unread)) == (1, 1)
+
+
 @pytest.mark.chaos
 def test_20000_made_up_callbacks__have_no_more_room(
     site: CallbackSite, port: Port

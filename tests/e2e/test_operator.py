@@ -255,7 +255,7 @@ def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
     } <= set(status["ticks_s"])
 
 
-def test_drained__nothing_is_claimed_until_it_is_over(
+def test_claims_paused__nothing_is_claimed_until_they_are_resumed(
     grid: Grid, customer: Account
 ) -> None:
     supervisor(grid, "claims", "pause", "--reason", "maintenance", "--yes")

@@ -823,7 +823,7 @@ def test_claims_that_revert_now_and_then__are_no_alarm(
     assert fleet.alarms() == set()
 
 
-def test_drained__nothing_new_is_claimed__cancellations_are(
+def test_claims_paused__nothing_new_is_claimed__cancellations_are(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)

@@ -21,6 +21,7 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.effect_failures import given_back_on_failure, watch_effects
 from supervisor_tasks.jobs.events import (
     ScriptFetched,
+    SlurmCompleted,
     SlurmRunningObserved,
     SubmitStarted,
     Submitted,
@@ -29,6 +30,7 @@ from supervisor_tasks.jobs.model import (
     ChainStatus,
     EffectKind,
     JobId,
+    Outcome,
     SlurmId,
     StatusUpdate,
 )
@@ -390,6 +392,34 @@ def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(
     assert fleet.alarms() == set()
     chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
     chain.mine()
+
+
+def test_report__three_jobs_end_and_the_wallet_is_empty__follow_after_a_deposit(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    job_ids = scheduled_jobs(chain, provider_of(fleet), 3)
+    claim(fleet.site)
+    settled(fleet)
+    ended = SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=125))
+    for slurm_id, job_id in enumerate(job_ids, start=1):
+        begun = (*STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmRunningObserved())
+        fleet.site.ledger.record(
+            *(JobChange(job_id, event) for event in (*begun, ended))
+        )
+    signed = fleet.signatures()
+    chain.rpc.call("anvil_setBalance", fleet.wallet.address, "0x0")
+    for _ in range(3):
+        due(fleet)
+        report(fleet.site)
+    assert fleet.signatures() == signed
+    assert fleet.alarms() == {AlarmName.WALLET_EMPTY}
+    with fleet.engine.connect() as connection:
+        parked = "SELECT count(*) FROM effects WHERE parked_at IS NOT NULL"
+        assert connection.scalar(text(parked)) == 0
+    chain.rpc.call("anvil_setBalance", fleet.wallet.address, hex(10**20))
+    reported(fleet)
+    statuses = {chain.job(job_id).status for job_id in job_ids}
+    assert statuses == {ChainStatus.FINISHED}
 
 
 def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
