@@ -576,12 +576,12 @@ def _billed(job: Job, event: SlurmCompleted) -> Outcome:
 
 
 def _earlier_runs_s(job: Job, event: SlurmCompleted) -> int:
-    """The seconds of the earlier runs. If accounting knows fewer runs than the looks
-    saw, the higher number counts.
+    """The seconds of the earlier runs. If accounting knows fewer runs than SLURM has
+    counted, the higher number counts.
     """
     if event.earlier_s is None:
         return job.earlier_s
-    if event.earlier_runs < len(job.runs) - 1:
+    if job.runs and event.earlier_runs < job.runs[-1].restarts:
         return max(event.earlier_s, job.earlier_s)
     return event.earlier_s
 

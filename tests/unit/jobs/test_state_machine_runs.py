@@ -126,6 +126,16 @@ def test_ended__accounting_tells_of_the_earlier_runs__its_seconds_count() -> Non
     assert job.outcome.elapsed_s == 131
 
 
+def test_ended__first_seen_while_completing__accounting_counts_nothing_twice() -> None:
+    completing = Sighting(submit_s=T, restarts=1, seen_s=T + 62)
+    job = then(lived(*TO_RUNNING)[0], SlurmJobIdentified(ID, T, completing, T))
+    job = then(job, SlurmJobIdentified(ID, T + 90, requeued(90)))
+    ended = Outcome(status=ChainStatus.FINISHED, elapsed_s=10)
+    job = then(job, SlurmCompleted(ended, 60, earlier_runs=1))
+    assert job.outcome is not None
+    assert job.outcome.elapsed_s == 70
+
+
 def test_ended__accounting_has_fewer_runs_than_seen__the_seen_time_is_the_minimum() -> (
     None
 ):
