@@ -39,6 +39,7 @@ from supervisor_tasks.ledger.mapping import (
     sanitize_optional,
 )
 from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tick_names import SCANNED
 from supervisor_tasks.provider.registration_rules import TransactionStatus
 from supervisor_tasks.wallet.fees import Fees
 from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
@@ -48,7 +49,8 @@ SIGNATURES = METADATA.tables["signatures"]
 INSTANCE_TAGS = METADATA.tables["instance_tags"]
 TICKS = METADATA.tables["periodic_runs"]
 
-AT_WORK_S = 60.0  # a fleet that is at work leaves a tick every few seconds
+# A fleet whose chain workers are at work leaves the tick SCANNED, at least each 75 s.
+AT_WORK_S = 180.0
 NONCE_FILLER = "fill"  # the purpose of a transaction that only uses up a nonce
 OPEN = ("SIGNED", "SENT")
 # at most
@@ -162,6 +164,7 @@ def _open_transactions(*which: Any) -> Select[Any]:
 _OPEN_TRANSACTIONS = _open_transactions(TRANSACTIONS.c.cluster == bindparam("cluster"))
 _AT_WORK = exists().where(
     TICKS.c.cluster == TRANSACTIONS.c.cluster,
+    TICKS.c.name == SCANNED,
     TICKS.c.succeeded_at > func.now() - timedelta(seconds=AT_WORK_S),
 )
 _ABANDONED = _open_transactions(

@@ -200,6 +200,7 @@ def test_base_fee_jumps__first_transaction_is_a_stopped_clusters__is_signed_agai
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     partner = ChainHarness.of(chain, provider, fleet.engine, cluster="there")
+    partner.site.ledger.ticks.record("scan")
     with held(chain):
         partner.wallet.send(claims(1))
         fleet.wallet.send(claims(1, first=1))
@@ -216,8 +217,8 @@ def test_base_fee_jumps__first_transaction_is_a_stopped_clusters__is_signed_agai
     with fleet.engine.begin() as connection:
         connection.execute(
             text(
-                "UPDATE periodic_runs SET succeeded_at = now() - interval '2 minutes'"
-                " WHERE cluster = 'there'"
+                "UPDATE periodic_runs SET succeeded_at = now() - interval '4 minutes'"
+                " WHERE cluster = 'there' AND name = 'scan'"
             )
         )
     settled(fleet)
