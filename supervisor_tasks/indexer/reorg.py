@@ -2,7 +2,7 @@
 are taken back, and read again.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -13,6 +13,7 @@ from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import Reorganised
 from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.lock_names import cluster_lock
@@ -75,7 +76,9 @@ def end_doubts(context: WorkerContext, head: int) -> None:
     job_ids = context.chain.blocks.jobs_whose_doubt_is_over(head)
     if job_ids:
         doubted = _doubted(context, job_ids, head)
-        context.ledger.record(*_changes(context, job_ids, head, head, None, doubted))
+        context.ledger.record(
+            *_changes(context, job_ids, head, head, None, dict.fromkeys(doubted, head))
+        )
         log.warning(
             "reorg_doubt_expired", jobs=job_ids[:20], number=len(job_ids), block=head
         )
@@ -131,7 +134,10 @@ def undo(context: WorkerContext, fork: int, head: int) -> None:
     chain = context.chain
     job_ids = chain.blocks.jobs_with_events_above(fork)
     until = head + max(chain.confirmations, head - fork, 1)
-    doubted = _doubted(context, job_ids, fork)
+    cursor = context.ledger.cursors.of(CONTRACT_STREAM)
+    # the scan reads the blocks above this one again, and with them a claim of ours
+    read_again_above = fork if cursor is None else min(fork, cursor[0])
+    doubted = dict.fromkeys(_doubted(context, job_ids, fork), read_again_above)
     changes = _changes(context, job_ids, fork, head, until, doubted)
     with chain.wallet.exclusive(), crash_point(CrashPoint.REORGANISED):
         context.ledger.record(
@@ -180,7 +186,7 @@ def _doubted(context: WorkerContext, job_ids: Sequence[JobId], fork: int) -> set
         return set()
     jobs = ledger.jobs(job_ids)
     reverted = {job_id for job_id, job in jobs.items() if job.claim_reverted_by_reorg}
-    return reverted | context.chain.blocks.jobs_claimed_above(fork)
+    return reverted | ledger.journal.claimed_above(job_ids, fork)
 
 
 def _changes(
@@ -189,10 +195,10 @@ def _changes(
     fork: int,
     head: int,
     until: int | None,
-    doubted: Collection[JobId],
+    doubted: Mapping[JobId, int],
 ) -> list[JobChange]:
     """What the contract shows of these jobs. The `doubted` ones do not count as ours,
-    although it has them with our wallet.
+    although it has them with our wallet: what is read above their block counts.
     """
     owners = context.chain.contract.owners_at(job_ids, head)
     return [
@@ -203,7 +209,7 @@ def _changes(
                 ours=standing.ours and job_id not in doubted,
                 cancel_requested=standing.cancel_requested,
                 fork=fork,
-                seen=fork if job_id in doubted else head,
+                seen=doubted.get(job_id, head),
                 until=until,
             ),
         )

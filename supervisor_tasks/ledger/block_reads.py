@@ -27,7 +27,6 @@ CURSORS = METADATA.tables["cursors"]
 CONTRACT_STREAM = "contract"  # the scan for the events of our jobs
 JOBS = METADATA.tables["jobs"]
 TRANSACTIONS = METADATA.tables["transactions"]
-SIGNATURES = METADATA.tables["signatures"]
 
 # extra blocks that are kept: receipts may be committed when the scan has long passed
 # their blocks
@@ -145,24 +144,6 @@ class Blocks:
         before it.
         """
         return self._jobs(JOBS.c.reorg_deadline_block <= block)
-
-    def jobs_claimed_above(self, fork: int) -> set[JobId]:
-        """The jobs that the cluster claimed with a transaction above the block `fork`,
-        as far as the ledger knows.
-        """
-        tx_hash = func.split_part(JOBS.c.claim_key, ":", 1)
-        query = (
-            select(JOBS.c.job_id)
-            .join(SIGNATURES, SIGNATURES.c.hash == tx_hash)
-            .join(TRANSACTIONS, TRANSACTIONS.c.id == SIGNATURES.c.transaction_id)
-            .where(
-                JOBS.c.cluster == self._cluster,
-                TRANSACTIONS.c.cluster == self._cluster,
-                TRANSACTIONS.c.block_number > fork,
-            )
-        )
-        with read_connection(self._engine) as connection:
-            return set(connection.scalars(query))
 
     def take_back(self, connection: Connection, fork: int) -> None:
         """Go back to the block `fork`, in the given transaction. Transactions mined

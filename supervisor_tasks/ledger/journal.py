@@ -4,7 +4,19 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, bindparam, func, or_, select, text
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Engine,
+    and_,
+    bindparam,
+    cast,
+    func,
+    or_,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from supervisor_tasks.jobs.events import (
     Claimed,
@@ -230,6 +242,26 @@ class Journal:
             for row in connection.execute(query):
                 found.setdefault(JobId(row.job_id), []).append(float(row.age_s))
         return found
+
+    def claimed_above(self, job_ids: Collection[str], block: int) -> set[JobId]:
+        """The jobs, out of these, whose last claim was read in a block above this
+        one.
+        """
+        claim_block = cast(EVENTS.c.details["at"][0].astext, BigInteger)
+        last = (
+            select(EVENTS.c.job_id, claim_block.label("block"))
+            .ext(distinct_on(EVENTS.c.job_id))
+            .where(
+                EVENTS.c.cluster == self._cluster,
+                EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+                EVENTS.c.name == stored_name(Claimed),
+            )
+            .order_by(EVENTS.c.job_id, EVENTS.c.id.desc())
+            .subquery()
+        )
+        query = select(last.c.job_id).where(last.c.block > block)
+        with read_connection(self._engine) as connection:
+            return set(map(JobId, connection.scalars(query)))
 
     def failed_launches(self, job_ids: Collection[str]) -> dict[JobId, set[SlurmId]]:
         """The SLURM jobs that a node could not start, for each of these jobs. Jobs

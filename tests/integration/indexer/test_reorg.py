@@ -41,6 +41,7 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.jobs.trace import AGAIN, ROOT
 from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.lifecycle import Worker
@@ -382,6 +383,32 @@ def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(
     play.lose(above)
     scan(play.worker.context)
     assert play.job(job_id).chain_status is ChainStatus.SCHEDULED
+    play.follow()
+    play.ends_right(job_id)
+
+
+def test_claim_of_a_shared_wallet_lost_above_the_scan__what_the_scan_reads_counts(
+    sharing: tuple[ReorgScenario, ReorgScenario],
+) -> None:
+    play, _ = sharing
+    (job_id,) = play.request()
+    scan(play.worker.context)
+    cursor = play.ledger.cursors.of(CONTRACT_STREAM)
+    assert cursor is not None
+    play.chain.mine(3)
+    play.assign(job_id)
+    play.claim()  # its receipt is read, its block is not
+    play.happens(job_id, *STARTED)
+    play.lose(cursor[0])
+    scan(play.worker.context)
+    (event,) = play.rows(
+        "SELECT details FROM events WHERE job_id = :id AND name = 'Reorganised'",
+        id=job_id,
+    )
+    assert not event.details["ours"]
+    assert event.details["fork"] > cursor[0]
+    assert event.details["seen"] <= cursor[0]
+    play.assign(job_id)
     play.follow()
     play.ends_right(job_id)
 

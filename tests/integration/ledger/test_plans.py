@@ -349,12 +349,16 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "blocks: jobs_with_events_above": lambda ledger, _: blocks(
         ledger
     ).jobs_with_events_above(FORK),
+    "journal: claimed_above": lambda ledger, _: ledger.journal.claimed_above(
+        [f"0x{n:064x}" for n in range(1, BATCH)], FORK
+    ),
     "blocks: jobs_whose_doubt_is_over": lambda ledger, _: blocks(
         ledger
     ).jobs_whose_doubt_is_over(FORK),
     "blocks: take_back": lambda ledger, _: taken_back(ledger),
     "missing": lambda _, wallet: wallet.missing(["claim:7", "claim:none"]),
     "open_transactions": lambda _, wallet: wallet.open_transactions(),
+    "abandoned": lambda _, wallet: wallet.abandoned(7, 20),
     "broadcast": lambda _, wallet: wallet.book.broadcast([(RUNNING, None)]),
     "reverted": lambda _, wallet: wallet.book.reverted({"claim:7": RUNNING}),
     "outstanding": lambda _, wallet: wallet.outstanding(),
