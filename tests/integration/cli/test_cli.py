@@ -807,23 +807,19 @@ def test_forget__cancellation_of_what_slurm_may_not_have__is_done(
 
 @pytest.mark.parametrize("parked_again", [False, True])
 def test_forget__customer_cancels_while_it_asks__cancellation_stays(
-    run: Run, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, parked_again: bool
+    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]], parked_again: bool
 ) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(1), OperatorCancelled("the node goes")))
     cancel = park_one(ledger, EffectKind.CANCEL)
-
-    def cancelled_meanwhile(_: CliContext, plan: str, *, yes: bool) -> None:
+    words = ("effect", "abandon", str(cancel.id), "--reason", "x")
+    with in_terminal(words, servers[1]) as screen:
+        screen.wait_for("Go on? [y/N]")
         ledger.record(JobChange(job_id(1), CancelRequested((9, 0))))
         if parked_again:
             park_one(ledger, EffectKind.CANCEL)
-
-    monkeypatch.setattr(CliContext, "confirm", cancelled_meanwhile)
-    refused = run(
-        "effect", "abandon", str(cancel.id), "--reason", "x", "--yes", status=1
-    )
-    assert "changed meanwhile" in refused.stderr
-    assert "supervisor effect list" in refused.stderr
+        screen.press("y\n", "changed meanwhile", "supervisor effect list")
+        assert screen.process.wait(deadline(30)) == 1
     assert job_of(ledger, 1).cancel_requested
     left = said(run("effect", "list", "--kind", "cancel", "-o", "json"))
     assert [row["effect"] for row in left] == [cancel.id]
