@@ -21,21 +21,21 @@ static void make_anew(void) { one_at_a_time = (pthread_mutex_t)PTHREAD_RECURSIVE
 
 __attribute__((constructor)) static void keep_free_in_children(void) { pthread_atfork(lock, unlock, make_anew); }
 
-#define LOCKED(result_type, name, parameters, arguments)                  \
-    result_type name parameters {                                         \
-        lock();                                                           \
-        result_type(*next) parameters = dlsym(RTLD_NEXT, #name);          \
-        result_type answer = next arguments;                              \
-        unlock();                                                         \
-        return answer;                                                    \
+#define LOCKED(result_type, name, parameters, arguments)                \
+    result_type name parameters {                                       \
+        lock();                                                         \
+        result_type(*next) parameters = dlsym(RTLD_NEXT, #name);        \
+        result_type answer = next arguments;                            \
+        unlock();                                                       \
+        return answer;                                                  \
     }
 
-#define LOCKED_WITHOUT_RESULT(name)                \
-    void name(void) {                              \
-        lock();                                    \
-        void (*next)(void) = dlsym(RTLD_NEXT, #name); \
-        next();                                    \
-        unlock();                                  \
+#define LOCKED_WITHOUT_RESULT(name)                                     \
+    void name(void) {                                                   \
+        lock();                                                         \
+        void (*next)(void) = dlsym(RTLD_NEXT, #name);                   \
+        next();                                                         \
+        unlock();                                                       \
     }
 
 LOCKED(struct passwd *, getpwnam, (const char *user), (user))

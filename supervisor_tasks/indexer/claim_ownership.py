@@ -79,13 +79,15 @@ def _claimed_elsewhere(
     old claim would be.
     """
     claims = dict[str, str]()  # transactions by claim keys
+    job_ids = set[str]()
     for entry in happened:
         is_own = writers.get(entry.tx_hash) == ledger.cluster
         if isinstance(entry.event, Claimed) and not is_own:
             claims[entry.event.claim_key] = entry.tx_hash
+            job_ids.add(entry.job_id)
     if not claims:
         return set()
-    taken = ledger.wallets.claims_elsewhere({entry.job_id for entry in happened})
+    taken = ledger.wallets.claims_elsewhere(job_ids)
     return {claims[key] for key in claims.keys() & taken}
 
 
