@@ -159,6 +159,16 @@ def until_receipts_are_read(grid: Grid) -> None:
     )
 
 
+def until_blocks_are_read(grid: Grid) -> None:
+    head = grid.chain.block_number()
+    wait_until(
+        lambda: ask(grid, "status")["cursors"]["contract"] >= head,
+        "the blocks to be read",
+        60.0,
+        0.2,
+    )
+
+
 def test_parked_cancellation__shows_slurms_words_and_is_retried(
     grid: Grid, customer: Account, broken: Path
 ) -> None:
@@ -173,8 +183,10 @@ def test_parked_cancellation__shows_slurms_words_and_is_retried(
         60.0,
         0.3,
     )
-    # news of the job, as a receipt is, has a parked effect tried once more
+    # news of the job has a parked effect tried once more, and the customer's request
+    # comes twice: in a receipt, and when the block is read
     until_receipts_are_read(grid)
+    until_blocks_are_read(grid)
     wait_until(
         lambda: ask(grid, "effect", "list", "--state", "parked") != [],
         "the cancellation to be parked again",
