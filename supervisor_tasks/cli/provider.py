@@ -196,7 +196,7 @@ def register(
     """Register the offer now, even if it is not measured, or if the grid has turned it
     down before.
 
-    Example: supervisor provider register --reason "new prices"
+    Example: supervisor provider register --reason "the grid will approve it now"
     """
     cli = cli_context(context)
     will = f"{_offered(cli)} will be registered on the contract at once"
