@@ -660,7 +660,9 @@ class Cluster:
             return not_cancelled(self._ask(argv), slurm_ids)
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
-        """Give a job an absolute time limit. A job that has ended is no error."""
+        """Give a job an absolute time limit. A job that has ended is no error. Raises
+        SlurmRejectedError where SLURM refuses the limit.
+        """
         argv = commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)
         with crash_point(CrashPoint.TIME_LIMIT):
             require_success(self._ask(argv), "scontrol update")

@@ -230,7 +230,9 @@ class SlurmCluster(Protocol):
         """
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
-        """Give a job an absolute time limit. A job that has ended is no error."""
+        """Give a job an absolute time limit. A job that has ended is no error. Raises
+        SlurmRejectedError where SLURM refuses the limit.
+        """
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
         """Change a job that waits, by words of `scontrol update`. A job that has ended

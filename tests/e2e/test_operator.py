@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from devgrid import REPOSITORY
-from devgrid.chain.model import Account
-from devgrid.grid import Grid
+from devgrid.chain.model import Account, ChainPrices
+from devgrid.grid import Grid, definition_of
 from devgrid.machine import deadline
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
+from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import Result
 from tests.support.commands import supervisor as command
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.receivers import WebhookReceiver, webhook_receiver
-from tests.support.watching import rows, slurm_of, wait_for, wait_for_end
+from tests.support.watching import rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 SCANCEL = """#!/bin/sh
 if [ -e '{broken}' ]; then
@@ -29,6 +30,15 @@ if [ -e '{broken}' ]; then
 fi
 exec /usr/bin/scancel "$@"
 """
+SCONTROL = """#!/bin/sh
+case "$*" in *TimeLimit=*)
+    if [ -e '{broken}' ]; then
+        echo 'slurm_update error: Access/permission denied' >&2
+        exit 1
+    fi
+esac
+exec /usr/bin/scontrol "$@"
+"""
 
 # who finds no slurmctld tries for half of it, and ten tries go before the alarm
 FAST = ("MessageTimeout=4",)
@@ -36,8 +46,8 @@ FAST = ("MessageTimeout=4",)
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """While this file is there, SLURM refuses to cancel."""
-    return tmp_path_factory.mktemp("scancel") / "broken"
+    """While this file is there, SLURM refuses to cancel and to set time limits."""
+    return tmp_path_factory.mktemp("slurm") / "broken"
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +60,14 @@ def webhook() -> Iterator[WebhookReceiver]:
 
 @pytest.fixture(scope="module")
 def grid(broken: Path, webhook: WebhookReceiver) -> Iterator[Grid]:
-    scancel = broken.with_name("scancel")
+    scancel, scontrol = broken.with_name("scancel"), broken.with_name("scontrol")
     scancel.write_text(SCANCEL.format(broken=broken))
+    scontrol.write_text(SCONTROL.format(broken=broken))
     scancel.chmod(0o755)
+    scontrol.chmod(0o755)
     overrides = {
         "SLURM_SCANCEL_PATH": str(scancel),
+        "SLURM_SCONTROL_PATH": str(scontrol),
         "SLURM_ACCOUNTING": "false",
         "SLURM_RETRY_INTERVAL_S": "0.5",
     }
@@ -150,6 +163,12 @@ def _healthy(grid: Grid) -> bool:
     return run(grid, "health").exit_code == 0
 
 
+def shown_job(grid: Grid, job_id: str) -> str:
+    (slurm_id,) = slurm_ids(grid, job_id)
+    asked = ("scontrol", "show", "job", str(slurm_id), "--oneliner")
+    return slurm_of(grid).run(*asked).stdout
+
+
 def until_receipts_are_read(grid: Grid) -> None:
     wait_until(
         lambda: ask(grid, "tx", "list", "--open") == [],
@@ -205,6 +224,43 @@ def test_parked_cancellation__shows_slurms_words_and_is_retried(
     wait_until(
         lambda: "effect_parked" not in alarms(grid), "the alarm to be over", 60.0, 0.3
     )
+
+
+def test_top_up__slurm_refuses_the_limit__is_parked_and_set_when_retried(
+    grid: Grid, customer: Account, broken: Path
+) -> None:
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", minutes=10)
+    wait_for(grid, job_id, {ChainStatus.RUNNING})
+    broken.touch()
+    minute_wei = ChainPrices().of(definition_of("", Resources(memPerCpu=100)))
+    grid.chain.customers.top_up_job(customer, job_id, 5 * minute_wei)
+    until_blocks_are_read(grid)
+    wait_until(
+        lambda: ask(grid, "effect", "list", "--state", "parked") != [],
+        "the top-up to be parked",
+        60.0,
+        0.3,
+    )
+    (effect,) = ask(grid, "effect", "list", "--state", "parked")
+    assert (effect["subject"], effect["kind"]) == (job_id, "top_up")
+    assert "Access/permission denied" in effect["last_error"]
+    assert "effect_parked" in alarms(grid)
+    shown = shown_job(grid, job_id)
+    assert "JobState=RUNNING" in shown
+    assert "TimeLimit=00:10:00" in shown
+    broken.unlink()
+    supervisor(grid, "job", "retry", "--effect", str(effect["effect"]), "--yes")
+    wait_until(
+        lambda: "TimeLimit=00:15:00" in shown_job(grid, job_id),
+        "the limit to be raised",
+        60.0,
+        0.1,
+    )
+    wait_until(
+        lambda: "effect_parked" not in alarms(grid), "the alarm to be over", 60.0, 0.3
+    )
+    grid.chain.customers.cancel_job(customer, job_id)
+    assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
 
 
 def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(
