@@ -79,8 +79,10 @@ def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
     for key in left_out:
         own.pop(key.upper(), None)
         own.pop(f"{key.upper()}_FILE", None)
-    if process == "callbacks" and access is SlurmAccess.SSH_KEY:
-        own = _public_key(given) | own
+    # an empty one counts as not given, as for every process
+    is_given = bool(own.get("SLURM_SSH_PUBLIC_KEY"))
+    if process == "callbacks" and access is SlurmAccess.SSH_KEY and not is_given:
+        own.update(_public_key(given))
     return environment(process, own) | _health_address(process, own)
 
 

@@ -1,6 +1,12 @@
 """Which process of `supervisor run` gets what."""
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from supervisor_tasks.cli.run_fleet import (
     FLEET,
@@ -9,6 +15,9 @@ from supervisor_tasks.cli.run_fleet import (
     Child,
     environment_of,
 )
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import Settings, load
+from supervisor_tasks.config.ssh_keys import public_half
 
 GIVEN = {
     "ETH_PRIVATE_KEY": "k",
@@ -56,6 +65,40 @@ def test_environment_of__health_address__counts_from_the_one_that_is_given() -> 
     given = {"HEALTH_ADDRESS": "127.0.0.1:7000"}
     found = [environment_of(process, given)["HEALTH_ADDRESS"] for process in FLEET]
     assert found == [f"127.0.0.1:{7000 + place}" for place in range(len(FLEET))]
+
+
+def a_private_key() -> str:
+    key = Ed25519PrivateKey.generate()
+    openssh = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return openssh.decode()
+
+
+@pytest.mark.parametrize("given", [{}, {"SLURM_SSH_PUBLIC_KEY": ""}])
+def test_environment_of__no_public_key__callbacks_has_the_derived_one(
+    given: dict[str, str],
+) -> None:
+    private = a_private_key()
+    fleet = given | {"SLURM_SSH_PRIVATE_KEY": private, "CALLBACK_KEY": "c"}
+    found = environment_of("callbacks", fleet)
+    assert found["SLURM_SSH_PUBLIC_KEY"] == public_half(private)
+
+
+def test_environment_of__public_key_given__callbacks_has_that_one() -> None:
+    given = {"SLURM_SSH_PRIVATE_KEY": a_private_key(), "SLURM_SSH_PUBLIC_KEY": "mine"}
+    assert environment_of("callbacks", given)["SLURM_SSH_PUBLIC_KEY"] == "mine"
+
+
+@pytest.mark.parametrize("process", FLEET)
+def test_environment_of__empty_variables__the_child_works_as_without(
+    process: str,
+) -> None:
+    private = a_private_key()
+    given = {"ETH_PRIVATE_KEY": "11" * 32, "SLURM_SSH_PRIVATE_KEY": private}
+    empty = dict.fromkeys((name.upper() for name in Settings.model_fields), "")
+    found = environment_of(process, empty | given)
+    needs = (Need.SSH_PUBLIC,) if process == "callbacks" else ()
+    without = load(*needs, environment=environment_of(process, given))
+    assert load(*needs, environment=found) == without
 
 
 def test_child__ends_again_and_again__waits_longer_up_to_a_bound() -> None:
