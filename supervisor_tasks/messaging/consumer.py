@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -123,14 +123,23 @@ class ConsumerWatchdog:
         return self._stalled_samples < SAMPLES
 
 
-def start_consumer_watchdog(consumer: Any, watchdog_timeout_s: float) -> None:
+def start_consumer_watchdog(
+    consumer: Any, watchdog_timeout_s: float, goes_on: Callable[[], bool]
+) -> None:
     """Start the thread that ends the worker when it has received no waiting messages
-    for `watchdog_timeout_s`.
+    for `watchdog_timeout_s`. The thread ends once `goes_on` returns False: the worker
+    is asked to end.
     """
     queues = [queue.name for queue in consumer.app.amqp.queues.consume_from.values()]
     work = threading.Thread(
         target=_watch_consumer,
-        args=(consumer.app, queues, consumer.pool.limit, watchdog_timeout_s / SAMPLES),
+        args=(
+            consumer.app,
+            queues,
+            consumer.pool.limit,
+            watchdog_timeout_s / SAMPLES,
+            goes_on,
+        ),
         name="consumer-watchdog",
         daemon=True,
     )
@@ -138,7 +147,11 @@ def start_consumer_watchdog(consumer: Any, watchdog_timeout_s: float) -> None:
 
 
 def _watch_consumer(
-    app: Celery, queues: Sequence[str], threads: int, every_s: float
+    app: Celery,
+    queues: Sequence[str],
+    threads: int,
+    every_s: float,
+    goes_on: Callable[[], bool],
 ) -> None:
     watchdog = ConsumerWatchdog()
     while True:
@@ -146,6 +159,9 @@ def _watch_consumer(
         waiting = queue_lengths(app.connection_for_read, queues)
         received = sum(state.total_count.values())
         idle = len(state.active_requests) < threads
+        # a worker that ends receives nothing, and waits for its tasks
+        if not goes_on():
+            return
         if not watchdog.is_receiving(received=received, waiting=waiting, idle=idle):
             log.critical(
                 "worker_not_receiving",

@@ -23,12 +23,13 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import TASKS, Queue
-from tests.support import not_receiving
+from tests.support import long_task, not_receiving
 from tests.support.ledger import claim, job_id
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
 # longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)
 DEAF_AFTER_S = 15
+IMPATIENT_S = 3  # of the watchdog of a worker that is asked to end
 TRIES_S = 5.0  # during which a client tries each second to connect
 LOST = "consumer: Connection to broker lost"
 AWAY = "broker_disconnected"
@@ -238,6 +239,45 @@ def test_worker_that_answers_pings_and_receives_nothing__ends(
     wait_until(lambda: worker.process() is None, "the worker to end", 60.0, 0.1)
     processes.kill(worker)  # which reaps it
     assert "worker_not_receiving" in loud(processes, "worker")
+    fleet.start_worker("worker", "-Q", "main.default")
+    wait_for_dispatch(engine)
+
+
+def test_worker__asked_to_end__its_watchdog_lets_a_running_task_end(
+    fleet: Fleet,
+    engine: Engine,
+    processes: Processes,
+    redis_server: embedded_servers.EmbeddedServer,
+) -> None:
+    impatient = {"WORKER_WATCHDOG_TIMEOUT_S": str(IMPATIENT_S)}
+    ending = Fleet(processes, fleet.environment | impatient, "ending-")
+    processes.kill(fleet.find("worker"))  # it does not know the task
+    worker = ending.start_worker(
+        "worker", "-Q", "main.default", "-I", long_task.__name__
+    )
+    begun, may_end, ended = (
+        processes.folder / name
+        for name in (long_task.BEGUN, long_task.MAY_END, long_task.ENDED)
+    )
+    app = Celery(broker=redis_server.url)
+    app.send_task(long_task.NAME, queue="main.default")
+    app.close()
+    wait_until(begun.exists, "the task to begin", WITHIN_S, 0.1)
+    processes.kill(worker, signal.SIGTERM, wait=False)
+    with Redis(unix_socket_path=str(redis_server.socket)) as redis:
+        wait_until(
+            lambda: redis.llen("main.default") > 0,
+            "a message that the worker does not take any more",
+            WITHIN_S,
+            0.1,
+        )
+    pass_s(engine, 2.0 * IMPATIENT_S)
+    assert worker.process() is not None
+    may_end.touch()
+    wait_until(lambda: worker.process() is None, "the worker to end", WITHIN_S, 0.1)
+    processes.kill(worker)  # which reaps it
+    assert ended.exists()
+    assert "worker_not_receiving" not in loud(processes, "ending-worker")
     fleet.start_worker("worker", "-Q", "main.default")
     wait_for_dispatch(engine)
 
