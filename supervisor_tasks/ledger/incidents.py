@@ -438,7 +438,10 @@ class Incidents:
         Returns their number.
         """
         with self._engine.begin() as connection:
-            return connection.execute(_DROP, {"cluster": self._cluster}).rowcount
+            dropped = connection.execute(_DROP, {"cluster": self._cluster}).rowcount
+            # the task that sends messages also ends the alarm about them
+            connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
+        return dropped
 
     def ask_test(self) -> int:
         """Ask for a test message to each channel of the workers. Returns the test's

@@ -136,6 +136,12 @@ def is_due(ledger: Ledger) -> bool:
     )
 
 
+def work_as_beat_asks(ledger: Ledger, notifier: Notifier) -> None:
+    """What a worker does for the messages that beat sends it."""
+    while is_due(ledger):
+        notify(ledger, notifier)
+
+
 # --- what happens to an alarm, and what is told ---------------------------------------
 
 
@@ -951,6 +957,29 @@ def test_command_drop__parked_messages__are_given_up_and_recorded(
     notify(ledger, notifier(webhook))
     assert [alarm.name for alarm in ledger.alarms.all()] == [ALARM]
     assert "gone" in supervisor("log", env=postgres[1]).stdout
+
+
+@pytest.mark.usefixtures("known")
+def test_command_drop__nothing_else_is_due__beat_has_the_alarm_ended(
+    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+) -> None:
+    webhook.statuses = [404, 404]
+    ledger.alarms.on(ALARM)
+    work_as_beat_asks(ledger, notifier(webhook))
+    pass_time(ledger, 86_401)
+    work_as_beat_asks(ledger, notifier(webhook))
+    assert [alarm.name for alarm in ledger.alarms.all()] == [
+        ALARM,
+        AlarmName.NOTIFICATIONS_FAILING,
+    ]
+    result = supervisor("alarm", "drop", "--yes", env=postgres[1])
+    assert result.exit_code == 0
+    work_as_beat_asks(ledger, notifier(webhook))
+    assert [alarm.name for alarm in ledger.alarms.all()] == [ALARM]
+    assert kinds(webhook)[2:] == [
+        "firing notifications_failing",
+        "resolved notifications_failing",
+    ]
 
 
 # --- quiet hours ----------------------------------------------------------------------
