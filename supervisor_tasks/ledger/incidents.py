@@ -20,7 +20,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.incidents_sql import MAY_BE_SENT, MESSAGE_STATE
+from supervisor_tasks.ledger.incidents_sql import (
+    FAILING_SINCE,
+    MAY_BE_SENT,
+    MESSAGE_STATE,
+)
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.notifications.delivery_rules import NoticePlan
 from supervisor_tasks.notifications.incident_messages import (
@@ -130,14 +134,15 @@ _SENT = text(
     """
 )
 _FAILED = text(
-    """
-    UPDATE alarm_messages SET attempts = attempts + 1, failing_since = COALESCE(failing_since, now()),
+    f"""
+    UPDATE alarm_messages AS message SET attempts = attempts + 1,
+        failing_since = COALESCE({FAILING_SINCE}, now()),
         last_error = :error,
         done_at = CASE WHEN kind = 'test' THEN now() END,
         parked_at = CASE
-            WHEN kind <> 'test' AND failing_since < now() - :give_up_s * interval '1 second' THEN now() END
+            WHEN kind <> 'test' AND {FAILING_SINCE} < now() - :give_up_s * interval '1 second' THEN now() END
     WHERE id = :id RETURNING parked_at IS NOT NULL AS parked
-    """
+    """  # noqa: S608
 )
 _POSTPONE = text(
     """
@@ -163,13 +168,13 @@ _DROP = text(
     """
 )
 _TROUBLE = text(
-    """
+    f"""
     SELECT count(*) AS messages, count(parked_at) AS parked, array_agg(DISTINCT channel) AS channels,
         COALESCE(max(EXTRACT(EPOCH FROM now() - failing_since)), 0)::float8 AS for_s,
         (array_agg(last_error ORDER BY failing_since DESC))[1] AS last_error
-    FROM alarm_messages WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
-        AND (parked_at IS NOT NULL OR failing_since < now() - :late_s * interval '1 second')
-    """
+    FROM alarm_messages AS message WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
+        AND (parked_at IS NOT NULL OR {FAILING_SINCE} < now() - :late_s * interval '1 second')
+    """  # noqa: S608
 )
 _ASK_TEST = text(
     "INSERT INTO alarm_incidents (cluster, alarm, details, cleared_at) VALUES (:cluster, :alarm, '{}', now()) RETURNING id"
@@ -422,8 +427,8 @@ class Incidents:
         return parked
 
     def trouble(self, late_s: float) -> UndeliveredMessages:
-        """The messages that are parked, and those that have failed for `late_s`
-        seconds.
+        """The messages that are parked, and those that have failed for `late_s` seconds
+        since the last silence of their alarm.
         """
         with read_connection(self._engine) as connection:
             row = connection.execute(

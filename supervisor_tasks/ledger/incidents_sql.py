@@ -9,11 +9,18 @@ MAY_BE_SENT = """
         WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
             AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
 """
+# When the failures of a message began; null while it does not fail. Nothing is sent in a
+# silence, so the failures before its end count no more.
+FAILING_SINCE = """
+    CASE WHEN NOT EXISTS (SELECT FROM alarm_silences AS silence JOIN alarm_incidents AS of_it ON of_it.alarm = silence.alarm
+        WHERE of_it.id = message.incident_id AND silence.cluster = message.cluster
+            AND silence.ends_at > message.failing_since) THEN message.failing_since END
+"""
 # A message stays `sent` while its channel waits for the next repeat. A message is
 # `waiting` until a silence ends, or until the channel has taken the raise before it.
 MESSAGE_STATE = f"""
     CASE WHEN message.done_at IS NULL AND message.parked_at IS NOT NULL THEN 'parked'
-        WHEN message.done_at IS NULL AND message.failing_since IS NOT NULL THEN 'failing'
+        WHEN message.done_at IS NULL AND {FAILING_SINCE} IS NOT NULL THEN 'failing'
         WHEN {MAY_BE_SENT} THEN 'due'
         WHEN message.sent_at IS NOT NULL THEN 'sent'
         WHEN message.done_at IS NOT NULL THEN 'dropped'

@@ -1102,6 +1102,100 @@ def test_silence__messages_that_fail_or_are_repeated__wait_for_its_end(
     assert kinds(webhook).count("firing wallet_empty") == tries + 1
 
 
+DAY_S = 86_400.0
+
+
+def names_of_alarms(ledger: Ledger) -> list[AlarmName]:
+    return [alarm.name for alarm in ledger.alarms.all()]
+
+
+def silenced_after_a_failure(ledger: Ledger, webhook: WebhookReceiver) -> None:
+    """An alarm whose message fails once before the operator silences it for three
+    days.
+    """
+    webhook.statuses = [503]
+    ledger.alarms.on(ALARM)
+    work_as_beat_asks(ledger, notifier(webhook))
+    ledger.incidents.silence(ALARM, in_a_while(days=3), "we know")
+    work_as_beat_asks(ledger, notifier(webhook))
+
+
+def test_silence__message_failed_before_it__is_no_trouble_of_the_channel(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    silenced_after_a_failure(ledger, webhook)
+    pass_time(ledger, 2 * DAY_S)
+    ledger.alarms.on(AlarmName.CLAIMS_FULL)  # its message makes a worker look
+    work_as_beat_asks(ledger, notifier(webhook))
+    assert kinds(webhook) == ["firing wallet_empty", "firing claims_full"]
+    assert names_of_alarms(ledger) == [ALARM, AlarmName.CLAIMS_FULL]
+
+
+def test_silence__channel_was_late_before_it__the_alarm_about_it_ends(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    webhook.statuses = [503, 503]
+    ledger.alarms.on(ALARM)
+    work_as_beat_asks(ledger, notifier(webhook))
+    pass_time(ledger, 301)
+    work_as_beat_asks(ledger, notifier(webhook))
+    assert names_of_alarms(ledger) == [ALARM, AlarmName.NOTIFICATIONS_FAILING]
+    ledger.incidents.silence(ALARM, in_a_while(days=3), "we know")
+    work_as_beat_asks(ledger, notifier(webhook))
+    assert names_of_alarms(ledger) == [ALARM]
+
+
+@pytest.mark.parametrize("lifted_after_s", [2 * DAY_S, None])
+def test_silence__is_over_and_a_try_fails__the_failing_begins_again(
+    ledger: Ledger, webhook: WebhookReceiver, lifted_after_s: float | None
+) -> None:
+    silenced_after_a_failure(ledger, webhook)
+    if lifted_after_s is None:
+        pass_time(ledger, 3 * DAY_S + 1)
+    else:
+        pass_time(ledger, lifted_after_s)
+        assert ledger.incidents.unsilence(ALARM)
+    webhook.statuses = [503]
+    work_as_beat_asks(ledger, notifier(webhook))
+    assert messages(ledger)[0].parked_at is None
+    assert names_of_alarms(ledger) == [ALARM]
+    pass_time(ledger, 60)
+    work_as_beat_asks(ledger, notifier(webhook))
+    assert kinds(webhook) == ["firing wallet_empty"] * 3
+    assert messages(ledger)[0].sent_at is not None
+
+
+def test_silence__channel_fails_for_a_day_after_it__message_is_parked(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    silenced_after_a_failure(ledger, webhook)
+    pass_time(ledger, 3 * DAY_S + 1)
+    webhook.statuses = [503] * 2
+    work_as_beat_asks(ledger, notifier(webhook))
+    pass_time(ledger, DAY_S + 1)
+    work_as_beat_asks(ledger, notifier(webhook))
+    assert messages(ledger)[0].parked_at is not None
+    assert names_of_alarms(ledger) == [ALARM, AlarmName.NOTIFICATIONS_FAILING]
+
+
+def test_silence__begins_while_a_message_is_sent_in_vain__is_no_trouble(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    ledger.alarms.on(ALARM)
+    notify(ledger, notifier())
+    ledger.incidents.look_again()
+    with ledger.engine.begin() as connection:
+        for incident, now in ledger.incidents.to_plan(connection):
+            wanted = plan(incident, ["webhook 0"], True, AT_ONCE, now)
+            ledger.incidents.carry_out(connection, incident, wanted)
+    (message,) = ledger.incidents.due()
+    ledger.incidents.silence(ALARM, in_a_while(days=3), "we know")
+    ledger.incidents.failed(message, "HTTP status 503", again_s=5.0, give_up_s=DAY_S)
+    pass_time(ledger, 2 * DAY_S)
+    notify(ledger, notifier(webhook))
+    assert names_of_alarms(ledger) == [ALARM]
+
+
 def test_silence__another_cluster__is_not_silent(
     ledger: Ledger, webhook: WebhookReceiver
 ) -> None:
