@@ -18,7 +18,7 @@ from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, plain, span
 from supervisor_tasks.cli.wording import counted, joined, listed, worded
-from supervisor_tasks.ledger.alarm_meanings import MEANINGS
+from supervisor_tasks.ledger.alarm_meanings import is_known, meaning_of
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
 from supervisor_tasks.notifications.incident_messages import Silence, page_of
@@ -119,9 +119,7 @@ def _show_list(
         alarms = [alarm for alarm in alarms if alarm.raised_at >= now - younger]
     if sort is AlarmSort.NAME:  # else they are in the order of their age
         alarms.sort(key=lambda alarm: alarm.name)
-    rows = [
-        _row(asdict(alarm), silences.get(alarm.name.value)) for alarm in alarms[:limit]
-    ]
+    rows = [_row(asdict(alarm), silences.get(alarm.name)) for alarm in alarms[:limit]]
     cli.shown.rows(ALARMS, rows, output, now)
     if silences and output in (Format.TABLE, Format.WIDE):
         cli.shown.blank()
@@ -155,8 +153,8 @@ def show(
 
 
 def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
-    raised = {alarm.name.value: asdict(alarm) for alarm in cli.ledger.alarms.all()}
-    if name not in list(AlarmName):
+    raised = {alarm.name: asdict(alarm) for alarm in cli.ledger.alarms.all()}
+    if name not in raised and not is_known(name):
         resembled = "".join(
             f" {one}?" for one in get_close_matches(name, list(AlarmName))
         )
@@ -164,7 +162,7 @@ def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
             f"found no alarm {name!r}; expected one of docs/reference/alarms.md{resembled}"
         )
     alarm = raised.get(name) or {"name": name, "details": {}, "raised_at": None}
-    meaning = MEANINGS[AlarmName(name)]
+    meaning = meaning_of(name)
     silence = cli.ledger.incidents.silences().get(name)
     alarm |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
     messages = [
@@ -187,15 +185,16 @@ def facts_of(
     """Return the lines about an alarm: how long it is on, what it means, what to do,
     and its details in words.
     """
-    name, raised_at, on_for = AlarmName(alarm["name"]), alarm["raised_at"], "it is off"
+    name, raised_at, on_for = alarm["name"], alarm["raised_at"], "it is off"
     if raised_at is not None:
         on_for = span((now - raised_at).total_seconds())
+    meaning = meaning_of(name)
     facts = {
-        "alarm": name.value,
+        "alarm": name,
         "on for": on_for,
-        "means": MEANINGS[name].cause,
-        "do": MEANINGS[name].advice,
-        "page": page_of(runbook_url, name.value),
+        "means": meaning.cause,
+        "do": meaning.advice,
+        "page": page_of(runbook_url, name),
     }
     if silence is not None:
         facts["silenced"] = f"until {_shown_moment(silence.ends_at)}: {silence.reason}"
@@ -232,8 +231,8 @@ def silence(
     Example: supervisor alarm silence slurm_not_answering --for 2h --reason "slurmctld
     is upgraded"
     """
-    cli, alarm = cli_context(context), _known(name)
-    now = cli.now()
+    cli = cli_context(context)
+    alarm, now = _known(cli, name), cli.now()
     ends_at = _end_of(now, span_, until)
     if not reason.strip():
         raise UnusableError("--reason: found nothing; expected why")
@@ -254,8 +253,8 @@ def unsilence(
 
     Example: supervisor alarm unsilence slurm_not_answering
     """
-    cli, alarm = cli_context(context), _known(name)
-    silences = cli.ledger.incidents.silences()
+    cli = cli_context(context)
+    alarm, silences = _known(cli, name), cli.ledger.incidents.silences()
     if alarm not in silences:
         raise CommandError(
             f"found {alarm!r}, which is not silenced; those that are: {joined(silences)}"
@@ -267,10 +266,14 @@ def unsilence(
     typer.echo(f"messages of {alarm} are sent again")
 
 
-def _known(name: str) -> str:
-    """Return the name of an alarm. Raises UnusableError."""
+def _known(cli: CliContext, name: str) -> str:
+    """Return the name of an alarm, which another version can have raised. Raises
+    UnusableError.
+    """
+    of_ledger = {alarm.name for alarm in cli.ledger.alarms.all()}
+    of_ledger.update(cli.ledger.incidents.silences())
     names = list(AlarmName)
-    if name not in names:
+    if name not in names and name not in of_ledger:
         near = joined(get_close_matches(name, names), "see docs/reference/alarms.md")
         raise UnusableError(
             f"found no alarm {name!r}; expected the name of one ({near})"
@@ -313,14 +316,18 @@ def _silenced(silence: Silence | None) -> dict[str, Any]:
 
 
 def _row(alarm: Mapping[str, Any], silence: Silence | None) -> dict[str, Any]:
-    return {**alarm, "summary": summary_of(alarm["details"])} | _silenced(silence)
+    summary = summary_of(alarm["name"], alarm["details"])
+    return {**alarm, "summary": summary} | _silenced(silence)
 
 
-def summary_of(details: Mapping[str, Any]) -> str:
-    """Return the details in one line: first the advice, then the rest."""
+def summary_of(name: str, details: Mapping[str, Any]) -> str:
+    """Return an alarm's details in one line: first the advice, then the rest. An alarm
+    of another version is said to be one.
+    """
     rest = dict(details)
     advice = plain(rest.pop("advice", ""))
-    return "; ".join(filter(None, (advice, listed(rest))))
+    origin = "" if is_known(name) else meaning_of(name).cause.rstrip(".")
+    return "; ".join(filter(None, (origin, advice, listed(rest))))
 
 
 @app.command("test")

@@ -93,7 +93,7 @@ def _show(cli: CliContext, output: Format) -> None:
         "partition": cli.settings.slurm_partition,
         "claims_paused": switches.reason(Switch.CLAIMING_PAUSED),
         "submissions_paused": switches.reason(Switch.SUBMISSIONS_PAUSED),
-        "alarms": [alarm.name.value for alarm in cli.ledger.alarms.all()],
+        "alarms": [alarm.name for alarm in cli.ledger.alarms.all()],
     }
     cli.shown.one(
         found, found["cluster"], output, lambda _: cli.shown.facts(facts_of(found))

@@ -163,7 +163,7 @@ def show_status(
     show_table(
         ALARMS,
         [
-            asdict(alarm) | {"summary": summary_of(alarm.details)}
+            asdict(alarm) | {"summary": summary_of(alarm.name, alarm.details)}
             for alarm in snapshot.alarms
         ],
     )
@@ -317,7 +317,7 @@ def _claimable(reading: TickReading | None) -> str:
 
 
 def _slow_claims(snapshot: StatusSummary) -> Cell:
-    if any(alarm.name is AlarmName.CLAIMS_REVERTING for alarm in snapshot.alarms):
+    if any(alarm.name == AlarmName.CLAIMS_REVERTING for alarm in snapshot.alarms):
         return Cell("one is tried a minute: alarm claims_reverting", "red")
     return Cell("on")
 

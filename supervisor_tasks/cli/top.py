@@ -275,7 +275,7 @@ def overview(
 ) -> None:
     """Print what is above the list of jobs; `brief` for a terminal of few lines."""
     names = FEW_FACTS if brief else FACTS
-    raised = [alarm.name.value for alarm in snapshot.alarms]
+    raised = [alarm.name for alarm in snapshot.alarms]
     chosen = {name: facts[name] for name in names} | {"alarms": names_of_raised(raised)}
     if brief:
         shown.facts(chosen | {"jobs": Cell(_by_state(states, now))})

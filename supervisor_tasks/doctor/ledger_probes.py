@@ -80,7 +80,7 @@ def fleet(shared: Examined) -> Iterable[Finding]:
 
 def alarms(shared: Examined) -> Iterable[Finding]:
     """Whether an alarm is on."""
-    return alarm_verdicts([alarm.name.value for alarm in shared.ledger.alarms.all()])
+    return alarm_verdicts([alarm.name for alarm in shared.ledger.alarms.all()])
 
 
 def heard(shared: Examined) -> Iterator[Finding]:

@@ -174,13 +174,13 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
     ]
 
 
-def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int:
+def _room(context: WorkerContext, demand: Demand, alarms: set[str]) -> int:
     """How many jobs may be claimed now. Claims that are under way go on in any case."""
     ledger = context.ledger
     if not demand.claimable:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
         return 0
-    reasons: list[AlarmName | Switch] = [*sorted(alarms & STOPS_CLAIMS)]
+    reasons: list[str] = [*sorted(alarms & STOPS_CLAIMS)]
     for switch in Switch:
         if ledger.switches.is_set(switch):
             reasons.append(switch)

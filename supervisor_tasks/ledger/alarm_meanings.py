@@ -16,6 +16,10 @@ class Meaning:
     advice: str
 
 
+# two releases of the supervisor can work beside each other
+OF_ANOTHER_VERSION = Meaning(
+    "Another version of the supervisor has raised this alarm.", "See its details."
+)
 MEANINGS: Mapping[AlarmName, Meaning] = {
     AlarmName.SLURM_NOT_ANSWERING: Meaning(
         "slurmctld or the login node has not answered for several tries. Nothing is claimed, registered or measured.",
@@ -234,3 +238,13 @@ CRITICAL = frozenset(
         AlarmName.NOTIFICATIONS_FAILING,
     }
 )
+
+
+def is_known(alarm: str) -> bool:
+    """Whether this version of the supervisor has an alarm of that name."""
+    return alarm in frozenset(AlarmName)
+
+
+def meaning_of(alarm: str) -> Meaning:
+    """The meaning of an alarm by its name, which can be one of another version."""
+    return MEANINGS[AlarmName(alarm)] if is_known(alarm) else OF_ANOTHER_VERSION

@@ -69,7 +69,7 @@ class Alarms:
         long.
         """
         alarms = kept(self._key, self._all)
-        if alarms is not None and all(alarm.name is not name for alarm in alarms):
+        if alarms is not None and all(alarm.name != name for alarm in alarms):
             return
         conditions = [ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value]
         if quiet_s is not None:
@@ -98,9 +98,7 @@ class Alarms:
     def _all(self) -> list[Alarm]:
         with read_connection(self._engine) as connection:
             rows = connection.execute(_ALL, {"cluster": self._cluster})
-            return [
-                Alarm(AlarmName(row.name), row.details, row.raised_at) for row in rows
-            ]
+            return [Alarm(row.name, row.details, row.raised_at) for row in rows]
 
 
 class Switches:

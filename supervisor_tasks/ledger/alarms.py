@@ -87,8 +87,10 @@ def is_hold_of_sweep(reason: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """An alarm that is on, with its details."""
+    """An alarm that is on, with its details. Another release of the supervisor can have
+    raised it: then its name can be no AlarmName.
+    """
 
-    name: AlarmName
+    name: str
     details: dict[str, Any]
     raised_at: datetime

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from supervisor_tasks.jobs.effect_timing import WAKE_AGAIN_S
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
 from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT
@@ -90,7 +89,7 @@ class Look:
     claims_known_since: int | None = None
     hour: int = 12
     busy: frozenset[str] = frozenset()
-    alarms: frozenset[AlarmName] = frozenset()
+    alarms: frozenset[str] = frozenset()  # those of another release, too
     ticks_s: Mapping[str, float] = field(default_factory=dict)
     # as they are stored, by their names
     facts: Mapping[str, Stored[str]] = field(default_factory=dict)
@@ -154,7 +153,7 @@ class Due:
             for number in columns.pop("guards")
             if number in self._guards
         )
-        alarms = frozenset(map(AlarmName, columns.pop("alarms")))
+        alarms = frozenset(columns.pop("alarms"))
         message_due = columns.pop("untold")
         stored = columns.pop("facts").items()
         facts = {name: Stored(value, age_s) for name, (value, age_s) in stored}

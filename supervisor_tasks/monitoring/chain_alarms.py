@@ -132,7 +132,7 @@ def _watch_away(context: WorkerContext, away: Mapping[str, tuple[float, str]]) -
         )
 
 
-def wallet_watched(context: WorkerContext, demand: Demand) -> set[AlarmName]:
+def wallet_watched(context: WorkerContext, demand: Demand) -> set[str]:
     """Switch the alarms about the wallet and the contract on and off. Returns the names
     of all alarms that are on.
     """

@@ -169,20 +169,21 @@ def _work(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
 
 
 def _trouble(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
-    raised = {alarm.name.value: alarm.raised_at.timestamp() for alarm in summary.alarms}
+    # an alarm of another release is shown while it is on
+    raised = {alarm.name: alarm.raised_at.timestamp() for alarm in summary.alarms}
     names = [name.value for name in AlarmName]
     on = dict.fromkeys(raised, 1)
     yield _family(
         "alarm",
         "Whether the supervisor calls the operator for this.",
         "alarm",
-        _with_zeros(names, on),
+        _with_zeros(names, on) | on,
     )
     yield _family(
         "alarm_raised_timestamp_seconds",
         "Since when an alarm is on; 0: it is off.",
         "alarm",
-        _with_zeros(names, raised),
+        _with_zeros(names, raised) | raised,
     )
     messages = _with_zeros(MESSAGE_STATES, figures.messages)
     yield _family(

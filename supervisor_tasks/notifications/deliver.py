@@ -14,7 +14,7 @@ import structlog
 
 from supervisor_tasks.config.logging import cleaned
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
-from supervisor_tasks.ledger.alarm_meanings import CRITICAL, MEANINGS, Meaning
+from supervisor_tasks.ledger.alarm_meanings import CRITICAL, Meaning, meaning_of
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import OpenMessage
 from supervisor_tasks.ledger.ledger import Ledger
@@ -33,9 +33,6 @@ NOT_CRITICAL = frozenset(AlarmName) - CRITICAL
 FIRST_WAIT_S = 5.0
 MAX_WAIT_S = 900.0
 OF_A_TEST = Meaning("An operator tests whether alarms arrive here.", "Nothing.")
-OF_AN_UNKNOWN_ALARM = Meaning(
-    "Another version of the supervisor has raised this alarm.", "See its details."
-)
 
 
 def notify(ledger: Ledger, notifier: Notifier) -> None:
@@ -172,17 +169,9 @@ def is_critical(alarm: str) -> bool:
     return alarm not in NOT_CRITICAL
 
 
-def meaning_of(alarm: str) -> Meaning:
-    """The meaning of an alarm by its name, which can be one of another version."""
-    if alarm == TEST:
-        return OF_A_TEST
-    meanings = {name.value: meaning for name, meaning in MEANINGS.items()}
-    return meanings.get(alarm, OF_AN_UNKNOWN_ALARM)
-
-
 def _notice(cluster: str, message: OpenMessage, notifier: Notifier) -> Notice:
     incident: Incident = message.incident
-    meaning = meaning_of(incident.alarm)
+    meaning = OF_A_TEST if incident.alarm == TEST else meaning_of(incident.alarm)
     return Notice(
         key=_key(message),
         kind=message.kind,

@@ -95,7 +95,7 @@ def test_node_cannot_start_a_job__job_is_submitted_again_and_the_operator_called
     (alarm,) = [
         alarm
         for alarm in site.ledger.alarms.all()
-        if alarm.name is AlarmName.JOBS_NOT_STARTED
+        if alarm.name == AlarmName.JOBS_NOT_STARTED
     ]
     assert alarm.details["jobs"][job].startswith("node")
     site.ledger.alarms.off(AlarmName.JOBS_NOT_STARTED)

@@ -113,7 +113,7 @@ def test_requeued_after_its_end__a_sweep_cancels_it_and_calls_the_operator(
     alarm = next(
         alarm
         for alarm in site.ledger.alarms.all()
-        if alarm.name is AlarmName.RUNS_AFTER_END
+        if alarm.name == AlarmName.RUNS_AFTER_END
     )
     assert alarm.details["some"] == {job_id: slurm_id}
     carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))

@@ -82,7 +82,7 @@ def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_call
     assert "SubmitStarted" not in world.journal(job)
     watch_effects(site.ledger)
     (alarm,) = [
-        one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE
+        one for one in site.ledger.alarms.all() if one.name == AlarmName.HOME_UNSAFE
     ]
     (said,) = alarm.details["errors"]
     assert VICTIM in said
@@ -173,7 +173,7 @@ def test_home_of_his_own__that_others_can_change__gets_no_submission_and_an_alar
     assert "SubmitStarted" not in world.journal(job)
     watch_effects(site.ledger)
     (alarm,) = [
-        one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE
+        one for one in site.ledger.alarms.all() if one.name == AlarmName.HOME_UNSAFE
     ]
     assert str(home) in str(alarm.details["errors"])
 

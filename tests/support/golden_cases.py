@@ -181,7 +181,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 if name == "wallet_empty"
                 else None,
                 "details": details,
-                "summary": summary_of(details),
+                "summary": summary_of(name, details),
             }
             for name, details in {
                 "wallet_empty": {

@@ -38,6 +38,7 @@ TABLES = (
 )
 
 
+OF_ANOTHER_RELEASE = "alarm_of_another_release"
 # the database that `supervisor db upgrade` makes; the tests use copies of it
 MODEL = "model"
 
@@ -95,6 +96,15 @@ def _execute(admin: Engine, statement: str) -> None:
 def emptied(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text(f"TRUNCATE {TABLES} CASCADE"))
+
+
+def raise_alarm_of_another_release(engine: Engine, cluster: str = "here") -> None:
+    """Write the alarm that a process of another release has raised; this one has no such
+    name.
+    """
+    row = "INSERT INTO alarms (cluster, name, details) VALUES (:cluster, :name, '{}')"
+    with engine.begin() as connection:
+        connection.execute(text(row), {"cluster": cluster, "name": OF_ANOTHER_RELEASE})
 
 
 def through(engine: Engine) -> Execute:

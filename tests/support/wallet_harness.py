@@ -19,7 +19,6 @@ from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.model import JobId
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tables import METADATA
@@ -158,7 +157,7 @@ class ChainHarness:
         with self.engine.connect() as connection:
             return int(connection.scalar(text("SELECT count(*) FROM signatures")) or 0)
 
-    def alarms(self) -> set[AlarmName]:
+    def alarms(self) -> set[str]:
         """The alarms that are on."""
         return {alarm.name for alarm in self.site.ledger.alarms.all()}
 

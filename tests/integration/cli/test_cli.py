@@ -78,7 +78,15 @@ from supervisor_tasks.ledger.tick_names import CALLBACKS, CHAIN_HEAD, QUEUE, SCA
 from supervisor_tasks.monitoring.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.commands import Result, supervisor
-from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import (
+    OF_ANOTHER_RELEASE,
+    bring_to_queued,
+    claim,
+    emptied,
+    job_id,
+    migrated,
+    raise_alarm_of_another_release,
+)
 
 HOSTILE = "no\x1b[2J\x07\nforged line [red]not markup[/red]"
 END_OF_INPUT = "\x04"  # Ctrl-D at a terminal
@@ -1023,6 +1031,7 @@ def test_metrics__as_a_process__answer_a_scrape(
 ) -> None:
     bring_to_queued(ledger, 1)
     park_one(ledger)
+    raise_alarm_of_another_release(ledger.engine)
     tick_all(ledger)
     Registrations(ledger.facts).learn_standing(RegistrationStatus.WAITING)
     begun = ledger.sweeps.begin("blind")
@@ -1064,6 +1073,7 @@ def test_metrics__as_a_process__answer_a_scrape(
         'supervisor_effects{cluster="here",kind="poll_slurm",state="parked"} 1.0',
         'supervisor_alarm{alarm="effect_parked",cluster="here"} 1.0',
         'supervisor_alarm{alarm="slurm_not_answering",cluster="here"} 0.0',
+        f'supervisor_alarm{{alarm="{OF_ANOTHER_RELEASE}",cluster="here"}} 1.0',
     ):
         assert line in lines
     unseen = next(
@@ -1444,6 +1454,38 @@ def test_job_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
         "expected an address"
         in run("job", "list", "--customer", "0x%", status=2).stderr
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["alarm", "list"],
+        ["alarm", "show", OF_ANOTHER_RELEASE],
+        ["status"],
+    ],
+)
+def test_command__alarm_of_another_release__says_that_it_is(
+    words: list[str], run: Run, ledger: Ledger
+) -> None:
+    raise_alarm_of_another_release(ledger.engine)
+    shown = " ".join(run(*words).stdout.split())
+    assert OF_ANOTHER_RELEASE in shown
+    assert "Another version of the supervisor" in shown
+    assert OF_ANOTHER_RELEASE in run(*words, "-o", "json").stdout
+
+
+def test_commands__alarm_of_another_release__work(run: Run, ledger: Ledger) -> None:
+    raise_alarm_of_another_release(ledger.engine)
+    assert OF_ANOTHER_RELEASE in run("alarm", "list", "--sort", "name").stdout
+    assert OF_ANOTHER_RELEASE in run("cluster", "show").stdout
+    silence = ("--for", "2h", "--reason", "known", "--yes")
+    run("alarm", "silence", OF_ANOTHER_RELEASE, *silence)
+    assert set(ledger.incidents.silences()) == {OF_ANOTHER_RELEASE}
+    with ledger.engine.begin() as connection:
+        connection.execute(text("DELETE FROM alarms"))
+    run("alarm", "unsilence", OF_ANOTHER_RELEASE, "--yes")
+    assert not ledger.incidents.silences()
+    run("alarm", "silence", OF_ANOTHER_RELEASE, *silence, status=2)
 
 
 def test_resume__paused_by_operator_or_by_fleet__only_the_operators_pause_ends(

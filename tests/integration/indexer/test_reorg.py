@@ -722,7 +722,7 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
     scan(play.worker.context)
     assert play.job(job_id) == before
     (alarm,) = play.ledger.alarms.all()
-    assert alarm.name is AlarmName.REORGANISED_TOO_DEEP
+    assert alarm.name == AlarmName.REORGANISED_TOO_DEEP
     play.assign(play.request()[0])
     sent = play.rows("SELECT id FROM transactions")
     play.claim()

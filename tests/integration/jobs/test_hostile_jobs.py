@@ -203,6 +203,6 @@ def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(
         claims[-2]["data"] = claims[-1]["data"][:cut]
         assert len(decode_logs(fleet.site.ledger, contract, logs)) == whole - 1
         (alarm,) = fleet.site.ledger.alarms.all()
-        assert alarm.name is AlarmName.CHAIN_LOG_UNREADABLE
+        assert alarm.name == AlarmName.CHAIN_LOG_UNREADABLE
         assert alarm.details["tx_hash"] == claims[-2]["transactionHash"]
         assert alarm.details["topic"] in TOPICS

@@ -88,7 +88,7 @@ def queued_and_due(ledger: Ledger, engine: Engine, *numbers: int) -> None:
     make_due(engine)
 
 
-def alarms(ledger: Ledger) -> dict[AlarmName, dict[str, Any]]:
+def alarms(ledger: Ledger) -> dict[str, dict[str, Any]]:
     return {alarm.name: alarm.details for alarm in ledger.alarms.all()}
 
 

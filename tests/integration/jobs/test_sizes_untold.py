@@ -57,7 +57,7 @@ def test_requests_are_not_told__calls_the_operator_until_they_are(
         )
     assert world.look(site, job_id).stop is None
     (alarm,) = site.ledger.alarms.all()
-    assert alarm.name is AlarmName.SIZES_NOT_COMPARED
+    assert alarm.name == AlarmName.SIZES_NOT_COMPARED
     assert "no serializer/json plugin" in str(alarm.details["unknown"])
     works.touch()
     world.look(site, job_id)

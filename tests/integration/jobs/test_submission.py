@@ -337,7 +337,7 @@ def overdue(site: WorkerContext) -> Alarm | None:
     found = (
         alarm
         for alarm in site.ledger.alarms.all()
-        if alarm.name is AlarmName.EFFECT_OVERDUE
+        if alarm.name == AlarmName.EFFECT_OVERDUE
     )
     return next(found, None)
 

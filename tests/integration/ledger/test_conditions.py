@@ -38,7 +38,7 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
             )
 
 
-def on(ledger: Ledger) -> list[AlarmName]:
+def on(ledger: Ledger) -> list[str]:
     return [alarm.name for alarm in ledger.alarms.all()]
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, event, text
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due, Look
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
@@ -19,14 +20,16 @@ from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import CLOCK, QUEUE
 from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
-from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
+from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
 from tests.support.commands import supervisor
 from tests.support.ledger import (
+    OF_ANOTHER_RELEASE,
     bring_to_queued,
     claim,
     emptied,
     job_id,
     migrated,
+    raise_alarm_of_another_release,
     through,
 )
 
@@ -60,6 +63,16 @@ def test_look__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -
     found = look(engine)
     assert found == Look(sweep=True, hour=found.hour)
     assert (PeriodicRuns(engine, "here").age_s(CLOCK) or 99.0) < deadline(10.0)
+
+
+def test_look__alarm_of_another_release__is_shown_by_its_name(
+    engine: Engine, ledger: Ledger
+) -> None:
+    ledger.alarms.on(AlarmName.REORGANISED_TOO_DEEP)
+    raise_alarm_of_another_release(engine)
+    found = look(engine)
+    assert found.alarms == {AlarmName.REORGANISED_TOO_DEEP, OF_ANOTHER_RELEASE}
+    assert "scan" in due(found, RuleSettings())
 
 
 def test_look__is_one_statement(engine: Engine) -> None:

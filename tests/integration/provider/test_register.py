@@ -102,7 +102,7 @@ class RegistrationScenario:
         assert known is not None
         return known[0]
 
-    def alarms(self) -> set[AlarmName]:
+    def alarms(self) -> set[str]:
         return {alarm.name for alarm in self.ledger.alarms.all()}
 
     def sent(self) -> int:

@@ -322,7 +322,7 @@ def time_passes(ledger: Ledger, seconds: float) -> None:
 
 
 def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
-    return next((alarm for alarm in ledger.alarms.all() if alarm.name is name), None)
+    return next((alarm for alarm in ledger.alarms.all() if alarm.name == name), None)
 
 
 def test_signs_of_life__after_a_gap__uptime_restarts(ledger: Ledger) -> None:

@@ -487,7 +487,7 @@ def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
         _for_long(rpc, AWAY_S)
         claim(fleet.site)
         (alarm,) = fleet.site.ledger.alarms.all()
-        assert alarm.name is AlarmName.RPC_ENDPOINT_UNAVAILABLE
+        assert alarm.name == AlarmName.RPC_ENDPOINT_UNAVAILABLE
         (why,) = alarm.details["endpoints"].values()
         assert why.startswith("unreachable: the RPC endpoint does not answer")
         younger = ChainHarness.of(

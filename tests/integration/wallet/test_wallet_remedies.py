@@ -788,7 +788,7 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
         _claim_in_vain(chain, provider, fleet)
     assert fleet.states() == ["REVERTED"] * 3
     (alarm,) = fleet.site.ledger.alarms.all()
-    assert alarm.name is AlarmName.CLAIMS_REVERTING
+    assert alarm.name == AlarmName.CLAIMS_REVERTING
     assert (
         alarm.details["purpose"],
         alarm.details["in_a_row"],

@@ -230,7 +230,7 @@ def test_report__reverts_in_the_dry_run__is_parked_at_the_third_time_despite_oth
     chain: Chain, fleet: ChainHarness
 ) -> None:
     job_id = started(fleet, provider_of(fleet))
-    alarms = list[set[AlarmName]]()
+    alarms = list[set[str]]()
     for end in (
         NO_ESTIMATE,
         NO_ESTIMATE,

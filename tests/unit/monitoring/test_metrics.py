@@ -58,7 +58,10 @@ FULL = StatusSummary(
     wallet=Writer("0xab", 1, 12),
     cursors={"contract": 40},
     ticks_s={},
-    alarms=[Alarm(AlarmName.WALLET_EMPTY, {}, NOON)],
+    alarms=[
+        Alarm(AlarmName.WALLET_EMPTY, {}, NOON),
+        Alarm("alarm_of_another_release", {}, NOON),
+    ],
     claiming_paused=True,
     submissions_paused=False,
     last_sweep=Swept(
@@ -130,6 +133,7 @@ def exposition(
         'supervisor_oldest_unread_callback_timestamp_seconds{cluster="main"} 200.0',
         'supervisor_alarm{alarm="wallet_empty",cluster="main"} 1.0',
         'supervisor_alarm{alarm="slurm_state_lost",cluster="main"} 0.0',
+        'supervisor_alarm{alarm="alarm_of_another_release",cluster="main"} 1.0',
         'supervisor_alarm_raised_timestamp_seconds{alarm="wallet_empty",cluster="main"} 1.7954352e+09',
         'supervisor_alarm_messages{cluster="main",state="failing"} 2.0',
         'supervisor_alarm_messages{cluster="main",state="parked"} 0.0',
