@@ -17,7 +17,13 @@ from sqlalchemy import Connection, Engine, TextClause
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.effect_timing import WAKE_AGAIN_S
-from supervisor_tasks.jobs.model import EffectKind, Job, JobId, obsolete_effects
+from supervisor_tasks.jobs.model import (
+    JOB_EFFECTS,
+    EffectKind,
+    Job,
+    JobId,
+    obsolete_effects,
+)
 from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_optional
@@ -382,6 +388,8 @@ class Effects:
                 "cluster": self._cluster,
                 "again_s": WAKE_AGAIN_S,
                 "most": MAX_EFFECTS,
+                # a worker of another release takes its own kinds
+                "kinds": _values(EffectKind),
             }
             rows = list(connection.execute(outbox_sql.DUE_WITHOUT_MESSAGE, parameters))
         return [
@@ -406,7 +414,7 @@ class Effects:
             )
         for row in freed:
             if row.parked_at is not None:  # check_alarms raises the alarm
-                about = _named(EffectKind(row.kind), row.subject)
+                about = _named(row.kind, row.subject)
                 log.error(
                     "effect_parked",
                     **about,
@@ -515,8 +523,9 @@ def bring_forward(
     connection.execute(outbox_sql.BRING_FORWARD, parameters)
 
 
-def _named(kind: EffectKind, subject: str) -> dict[str, str]:
-    return {"job_id" if kind.of_job else "subject": subject}
+def _named(kind: str, subject: str) -> dict[str, str]:
+    """Name a subject for the log; the kind can be one of another release."""
+    return {"job_id" if kind in JOB_EFFECTS else "subject": subject}
 
 
 def _leases(effects: Sequence[OpenEffect]) -> dict[str, Any]:

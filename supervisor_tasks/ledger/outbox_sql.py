@@ -230,8 +230,8 @@ FREE_LEASES = text(
     """
 )
 
-# Effects that are due, that no worker works on, and for which no message was sent
-# lately. `notified`: a message was sent since the effect became due.
+# Effects of these kinds that are due, that no worker works on, and for which no message
+# was sent lately. `notified`: a message was sent since the effect became due.
 DUE_WITHOUT_MESSAGE = _returning(
     """
     UPDATE effects SET notified_at = now()
@@ -239,6 +239,7 @@ DUE_WITHOUT_MESSAGE = _returning(
         SELECT id AS due, COALESCE(notified_at >= due_at, false) AS notified FROM effects
         WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
             AND (notified_at IS NULL OR notified_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
+            AND kind = ANY(:kinds)
         ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
     ) AS forgotten
     WHERE id = due

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -373,6 +374,30 @@ def test_parked__is_left_to_the_operator(ledger: Ledger) -> None:
     ledger.effects.park(effect, "a contradiction")
     assert ledger.effects.lease([EffectKind.FETCH]) == []
     assert ledger.effects.due_without_message() == []
+
+
+def test_effects__kind_of_another_release__keeps_no_other_from_its_worker(
+    ledger: Ledger, engine: Engine
+) -> None:
+    """A worker of that release ended while it held one of them."""
+    ledger.record(JobChange(JOB, CLAIM))
+    row = text(
+        "INSERT INTO effects (cluster, job_id, kind, due_at, lease, lease_until, unexpected_failures)"
+        " VALUES ('here', :job, :kind, now(), :lease, :until, 100)"
+    )
+    later = datetime.now(UTC) + timedelta(hours=1)
+    of_other: list[dict[str, Any]] = [
+        {"job": JOB, "kind": "of_another_release", "lease": None, "until": None},
+        {"job": JOB, "kind": "held_by_another", "lease": 7, "until": later},
+    ]
+    with engine.begin() as connection:
+        connection.execute(row, of_other)
+        connection.execute(text("UPDATE effects SET notified_at = NULL"))
+    due = ledger.effects.due_without_message()
+    assert [effect.kind for effect in due] == [EffectKind.FETCH]
+    with engine.connect() as connection:
+        held = text("SELECT count(*) FROM effects WHERE lease IS NOT NULL")
+        assert connection.scalar(held) == 0
 
 
 def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(
