@@ -16,6 +16,7 @@ from psycopg.rows import dict_row, scalar_row
 
 from grpc_callbacks.callers import Proof
 from grpc_callbacks.room import CallbackOrigin, LedgerJob, Scope, scope_of
+from supervisor_tasks.config.postgres_url import for_libpq
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.ledger.callbacks_sql import (
     INSERT,
@@ -84,7 +85,7 @@ class CallbackStore:
     def __init__(
         self, url: str, cluster: str, most: Mapping[CallbackOrigin, int]
     ) -> None:
-        self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self._url = for_libpq(url)
         self._cluster = cluster
         self._most = most
         self._connection: Connection | None = None

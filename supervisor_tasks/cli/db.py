@@ -18,6 +18,7 @@ from supervisor_tasks.cli.target import target
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import database_url, running_database_url
+from supervisor_tasks.config.postgres_url import for_libpq
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
 from supervisor_tasks.errors import LedgerUnavailableError, TransientError
@@ -304,9 +305,7 @@ def _end(begun: Sequence[tuple[OperatorLog, list[int]]], outcome: str) -> None:
 def _missing_login(url: str) -> str:
     """Return why the database does not let us in; empty if it does."""
     try:
-        psycopg.connect(
-            url.replace("+psycopg", "", 1), connect_timeout=CONNECT_TIMEOUT_S
-        ).close()
+        psycopg.connect(for_libpq(url), connect_timeout=CONNECT_TIMEOUT_S).close()
     except psycopg.OperationalError as error:
         return _awaited(unavailable(error))
     return ""

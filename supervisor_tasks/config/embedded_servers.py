@@ -31,10 +31,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import quote
 
 import structlog
-from pydantic import SecretStr
 
+from supervisor_tasks.config.postgres_url import canonical, for_libpq
 from supervisor_tasks.config.private_files import (
     StateFolderError,
     open_private,
@@ -96,7 +97,7 @@ def database_url(settings: Settings) -> str:
     when this returns.
     """
     if settings.database_url is not None:
-        return _psycopg(settings.database_url)
+        return settings.database_url.get_secret_value()
     return _url_of(settings.state_dir / "postgres", postgres)
 
 
@@ -107,11 +108,11 @@ def running_database_url(settings: Settings) -> str:
     Raises NoDatabaseError.
     """
     if settings.database_url is not None:
-        return _psycopg(settings.database_url)
+        return settings.database_url.get_secret_value()
     url = running_postgres(settings.state_dir)
     if url is None:
         raise NoDatabaseError(no_database(settings.state_dir))
-    return _psycopg(SecretStr(url))
+    return canonical(url)
 
 
 def broker_url(settings: Settings) -> str:
@@ -185,7 +186,7 @@ def postgres(folder: Path) -> EmbeddedServer:
     argv = [str(binaries / "postgres"), "-D", str(data)]
     for option in options:
         argv += ["-c", option]
-    url = f"postgresql+psycopg://postgres@/postgres?host={sockets}"
+    url = f"postgresql+psycopg://postgres@/postgres?host={quote(str(sockets))}"
     return EmbeddedServer(
         folder, argv, sockets / ".s.PGSQL.5432", url, user, dict(ENVIRONMENT)
     )
@@ -247,9 +248,7 @@ def answers(server: EmbeddedServer) -> bool:
         import psycopg  # Flower needs none
 
         try:
-            psycopg.connect(
-                server.url.replace("+psycopg", ""), connect_timeout=2
-            ).close()
+            psycopg.connect(for_libpq(server.url), connect_timeout=2).close()
         except psycopg.OperationalError as error:
             return "too many clients" in str(error)  # it runs, and is busy
     return True
@@ -557,11 +556,3 @@ def _require_open(folder: Path, user: str) -> None:
                 f"STATE_DIR: {parent} is closed to other users; as root an embedded Postgres runs as {user!r} and"
                 f" must reach {folder}: choose another folder, or open {parent} (chmod o+x)"
             )
-
-
-def _psycopg(url: SecretStr) -> str:
-    """Return the URL with SQLAlchemy's name for our driver."""
-    scheme, separator, rest = url.get_secret_value().partition("://")
-    if scheme in ("postgres", "postgresql"):
-        scheme = "postgresql+psycopg"
-    return f"{scheme}{separator}{rest}"

@@ -7,6 +7,7 @@ It imports the standard library only, because `supervisor health` must start fas
 import os
 import socket
 from pathlib import Path
+from urllib.parse import quote
 
 # in STATE_DIR, as embedded_servers.py makes it
 SOCKET = Path("postgres", "run", ".s.PGSQL.5432")
@@ -37,7 +38,7 @@ def running_postgres(state_dir: Path) -> str | None:
         except OSError:
             # also a path that is too long for a socket: no server can have it
             return None
-    return f"postgresql://postgres@/postgres?host={path.parent}"
+    return f"postgresql://postgres@/postgres?host={quote(str(path.parent))}"
 
 
 def no_database(state_dir: Path) -> str:

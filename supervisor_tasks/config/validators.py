@@ -22,6 +22,7 @@ from pydantic_settings import NoDecode
 from benchmarks import plan
 from benchmarks.label_format import normalised
 from supervisor_tasks.config import ssh_keys
+from supervisor_tasks.config.postgres_url import canonical
 from supervisor_tasks.notifications.delivery_rules import QuietHours
 from supervisor_tasks.provider.offer import normalised_labels
 
@@ -338,14 +339,6 @@ def _splits(url: str) -> bool:
         return False
 
 
-def _reads_as_database(url: str) -> bool:
-    """Return whether SQLAlchemy can read the URL; a password can contain any character
-    but @.
-    """
-    form = r"([^:/@]*(:[^@]*)?@)?(\[[^/?]+\]|[^/:?]+)?(:\d{1,5})?(/[^?]*)?(\?.*)?"
-    return re.fullmatch(form, url.partition("://")[2]) is not None
-
-
 def _is_broker_url(url: str) -> bool:
     """Return whether kombu can read the URL: the path must be the number of a database,
     but not for redis+socket.
@@ -605,10 +598,7 @@ HomeTemplate = Annotated[
 ]
 RestUrl = Annotated[str, url_with("unix", "https", "http", reads=_is_rest_url)]
 SitePath = Annotated[str, pattern(r"/[^\s:]*", "an absolute path")]
-DatabaseUrl = Annotated[
-    SecretStr,
-    url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database),
-]
+DatabaseUrl = Annotated[SecretStr, parsed(canonical)]
 BrokerUrl = Annotated[
     SecretStr, url_with("redis", "rediss", "redis+socket", reads=_is_broker_url)
 ]

@@ -70,8 +70,7 @@ def fleet(shared: Examined) -> Iterable[Finding]:
     """Whether the fleet's periodic work ends in time."""
     settings = shared.settings
     shared.engine.needed()
-    url = shared.url.get().replace("postgresql+psycopg://", "postgresql://", 1)
-    signs = vital_signs(url, settings.cluster_name)
+    signs = vital_signs(shared.url.get(), settings.cluster_name)
     periodic = periodic_work(
         settings.chain_poll_s, accounts=settings.ldap_url is not None
     )

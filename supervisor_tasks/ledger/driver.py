@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from supervisor_tasks.config.postgres_url import for_libpq
 from supervisor_tasks.errors import LedgerLoginRefusedError, LedgerUnavailableError
 
 # all connections of one process have one name, which begins with this word
@@ -57,7 +58,7 @@ class DriverConnection:
 
     def __init__(self, url: str) -> None:
         """`url` has SQLAlchemy's form."""
-        self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self._url = for_libpq(url)
         self._name = process_name()
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
 

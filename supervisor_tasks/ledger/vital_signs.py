@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import psycopg
 
+from supervisor_tasks.config.postgres_url import for_libpq
+
 CONNECT_TIMEOUT_S = 5
 _TICKS = "SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 FROM periodic_runs WHERE cluster = %s"
 _OLDEST_DUE = """
@@ -43,7 +45,7 @@ class VitalSigns:
 def vital_signs(url: str, cluster: str) -> VitalSigns:
     """Ask the database over a new connection. Raises psycopg.Error."""
     with psycopg.connect(
-        url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
+        for_libpq(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
     ) as connection:
         ticks = connection.execute(_TICKS, (cluster,)).fetchall()
         (oldest_due_s,) = connection.execute(_OLDEST_DUE, (cluster,)).fetchall()[0]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from supervisor_tasks.config.postgres_url import for_libpq
+
 TIMEOUT_S = 3.0
 NAME = "supervisor probe"  # of the connection in Postgres
 BANNER = b"SSH-"
@@ -23,7 +25,7 @@ class DatabaseAnswers:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self._url = for_libpq(url)
         self._connection: Any = None
 
     def __call__(self) -> None:

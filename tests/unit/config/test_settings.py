@@ -696,7 +696,7 @@ def test_load__secret_as_a_file__is_read(tmp_path: Path) -> None:
     [
         ("METASCHEDULER_ENDPOINT_RPC", "https://node/v2/token"),
         ("METASCHEDULER_ENDPOINT_WS", "wss://node/ws?key=token"),
-        ("DATABASE_URL", "postgresql://u:token@h/d"),
+        ("DATABASE_URL", "postgresql+psycopg://u:token@h/d"),
         ("BROKER_URL", "rediss://u:token@h:6379/0"),
         ("FLOWER_BASIC_AUTH", "operator:token"),
         ("FLOWER_BASIC_AUTH", "operator:token,second:other:token"),
