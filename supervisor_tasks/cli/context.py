@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import typer
-from psycopg import ProgrammingError
 from sqlalchemy import Engine
 
 from supervisor_tasks.cli.claim_stops import why_no_claims
@@ -68,7 +67,7 @@ class CliContext:
         also try settings that are wrong.
         """
         # which they report in their own way
-        with suppress(SettingsError, NoDatabaseError, ProgrammingError):
+        with suppress(SettingsError, NoDatabaseError):
             typer.echo(
                 target(self.settings.cluster_name, running_database_url(self.settings)),
                 err=True,

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.errors import UndefinedColumn, UndefinedTable
 
 from supervisor_tasks.cli.target import target
+from supervisor_tasks.config.postgres_url import for_libpq
 from supervisor_tasks.config.running_postgres import (
     default_state_folder,
     no_database,
@@ -99,7 +100,12 @@ def _database_url() -> str:
     Postgres, which must run.
     """
     url = _given("DATABASE_URL") or _embedded_database_url()
-    return url.replace("postgresql+psycopg://", "postgresql://", 1)
+    try:
+        return for_libpq(url)
+    except ValueError as error:
+        raise HealthError(
+            f"DATABASE_URL: found a value that is not shown; expected {error}"
+        ) from error
 
 
 def _embedded_database_url() -> str:
