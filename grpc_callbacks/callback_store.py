@@ -26,6 +26,7 @@ from supervisor_tasks.ledger.callbacks_sql import (
     KNOWN,
     NEEDLESS,
 )
+from supervisor_tasks.ledger.driver import answering_within
 from supervisor_tasks.ledger.heartbeats import record_heartbeats
 
 TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
@@ -35,16 +36,8 @@ TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
 # rows: a burst of callbacks into an empty ledger cost 1.5 ms each instead of 0.1 ms.
 PLANNER = "-c enable_seqscan=off -c jit=off"
 
-# With these options the kernel notices that the database's host is gone (libpq; no
-# effect on Unix sockets).
-CONNECT: dict[str, Any] = {
-    "connect_timeout": TIMEOUT_S,
-    "options": f"-c statement_timeout={TIMEOUT_S * 1000} {PLANNER}",
-    "tcp_user_timeout": TIMEOUT_S * 1000,
-    "keepalives_idle": TIMEOUT_S,
-    "keepalives_interval": 1,
-    "keepalives_count": 2,
-}
+CONNECT = answering_within(TIMEOUT_S)
+CONNECT["options"] += f" {PLANNER}"
 
 # A job's second run begins with the same callback as its first. A repeat after this
 # time is a new hint; a plugin that tries again does so sooner.

@@ -33,6 +33,21 @@ LOGIN_REFUSED = ("authentication failed", "no pg_hba.conf entry", "does not exis
 PREPARED_AFTER = 1  # executions of a statement, before the server keeps its plan
 
 
+def answering_within(timeout_s: int) -> dict[str, Any]:
+    """Return the options of a connection that a process asks something every few
+    seconds. A statement ends about this time after its begin, also if the server's host
+    is gone: the kernel notices that (libpq; no effect on Unix sockets).
+    """
+    return {
+        "connect_timeout": timeout_s,
+        "options": f"-c statement_timeout={timeout_s * 1000}",
+        "tcp_user_timeout": timeout_s * 1000,
+        "keepalives_idle": timeout_s,
+        "keepalives_interval": 1,
+        "keepalives_count": 2,
+    }
+
+
 def process_name() -> str:
     """A new name for all connections of a process."""
     return f"{PROCESS} {secrets.token_hex(8)}"

@@ -32,16 +32,20 @@ class DatabaseAnswers:
         """Run the check. Raises psycopg.Error."""
         import psycopg  # Flower needs none
 
+        from supervisor_tasks.ledger.driver import answering_within
+
         try:
             if self._connection is None:
                 self._connection = psycopg.connect(
                     self._url,
                     autocommit=True,
-                    connect_timeout=int(TIMEOUT_S),
                     application_name=NAME,
+                    **answering_within(int(TIMEOUT_S)),
                 )
             self._connection.execute("SELECT 1")
         except psycopg.Error:
+            if self._connection is not None:
+                self._connection.close()
             self._connection = None
             raise
 

@@ -2,7 +2,11 @@
 else, and that are away.
 """
 
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +15,10 @@ from functools import partial
 import psycopg
 import pytest
 
+from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.ports import free_port
+from plugins.probes.dependencies import OUTDATED_S
 from supervisor_tasks.monitoring.checks import (
     ChainAnswers,
     DatabaseAnswers,
@@ -104,3 +111,24 @@ def test_database_answers__connection_is_lost__the_next_check_connects_again() -
         check()
         assert check._connection is not kept
         check._connection.close()
+
+
+def test_database_answers__its_host_vanishes__the_check_ends_and_connects_again() -> (
+    None
+):
+    network = ["unshare", "--net"]
+    # root stays itself: it must reach the folder of the database's own user
+    if os.geteuid() != 0:
+        network += ["--user", "--map-root-user"]
+    program = (sys.executable, "-m", "tests.support.vanishing_host")
+    with migrated() as (_, environment):
+        done = subprocess.run(
+            [*network, *program, environment["DATABASE_URL"]],
+            cwd=REPOSITORY,
+            capture_output=True,
+            check=True,
+            timeout=deadline(60.0),
+        )
+    before, meanwhile, after = json.loads(done.stdout)
+    assert [before[0], meanwhile[0], after[0]] == [True, False, True]
+    assert meanwhile[1] < deadline(OUTDATED_S)
