@@ -212,7 +212,17 @@ def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
     assert holders["callback_key"] == holders["tls.key"] == {"grid-main-callbacks"}
     assert holders["flower_basic_auth"] == {"grid-flower"}
     workers = {"grid-main-worker-chain", "grid-main-worker-slurm"}
-    assert holders["ldap_bind_password"] == {"grid-main-worker-chain"}
+    assert (
+        holders["ldap_bind_dn"]
+        == holders["ldap_bind_password"]
+        == {"grid-main-worker-chain"}
+    )
+    # by it, beat has accounts made, and the health checks ask whether they are
+    assert holders["ldap_url"] == {
+        "grid-main-worker-chain",
+        "grid-main-beat",
+        "grid-main-metrics",
+    }
     assert (
         holders["metascheduler_endpoint_rpc"]
         == holders["sbatch_ca"]
