@@ -595,6 +595,10 @@ def test_callbacks__without_network_policies__need_no_networks(tmp_path: Path) -
     [
         ("clusters: [{name: Main}]", "name"),
         ("settings: {ETH_PRIVATE_KEY: abc}", "ETH_PRIVATE_KEY"),
+        (
+            "settings: {METASCHEDULER_CPU_PRICE_PER_MIN: 950000000000000000}",
+            "'/settings/METASCHEDULER_CPU_PRICE_PER_MIN': got number, want boolean or string",
+        ),
         ("flower: {enabled: true}", "existingSecret"),
         ("keda: {enabled: true, redisAddress: redis}", "redisAddress"),
         ("replicaCount: 2", "replicaCount"),
