@@ -262,6 +262,15 @@ def test_broker__with_its_own_authority__is_trusted_by_each_process() -> None:
                 assert file in held, name
 
 
+def test_postgres__of_the_chart__has_connections_for_a_fleet() -> None:
+    (container,) = servers("one-cluster")["grid-postgres"]["containers"]
+    assert container["args"] == ["-c", "max_connections=200"]
+    assert "command" not in container  # the image's, which makes the database
+    file = FILES / "values" / "one-cluster.yaml"
+    more = helm("template", str(file), "--set", "postgres.maxConnections=400").stdout
+    assert "max_connections=400" in more
+
+
 def test_redis__its_password__is_on_no_command_line() -> None:
     server = named("everything-on", "StatefulSet")["grid-redis"]
     shell = server["spec"]["template"]["spec"]["containers"][0]["command"][-1]
