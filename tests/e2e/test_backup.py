@@ -207,6 +207,7 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
     known = {
         name: id_of(grid, job_id) for name, job_id in after.items() if name != "ended"
     } | {"before": id_of(grid, before)}
+    later = str(rows(grid, "SELECT clock_timestamp() AS now")[0].now)
     in_slurm = set(all_in_slurm(slurm_of(grid)))
     _ends_and_is_forgotten(grid, customer, forgotten)
 
@@ -226,6 +227,15 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
     grid.chain.customers.cancel_job(customer, after["runs"])
     assert wait_for_end(grid, after["runs"], PATIENCE_S).status is ChainStatus.CANCELLED
 
+    _restored_once_more(site, later, {before, forgotten, *after.values()})
+    wait_until(
+        lambda: _open_jobs(grid) == [before],
+        "the ends of the other jobs to be found again",
+        2 * PATIENCE_S,
+        0.2,
+    )
+    assert set(all_in_slurm(slurm_of(grid))) <= in_slurm
+
     restored = site.url.set(database="restored").render_as_string(hide_password=False)
     # as the page has the operator set it; the fleet stops by its processes
     grid.environment["DATABASE_URL"] = restored
@@ -244,6 +254,25 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
         )
         == []
     )
+
+
+def _restored_once_more(site: Site, until: str, jobs: set[str]) -> None:
+    """Restore to a later moment than before, which the restored ledger never had."""
+    assert "recovery_target" not in (site.data / "postgresql.auto.conf").read_text()
+    kept, asked = Path(f"{site.data}.before"), list(site.asked)
+    with pytest.raises(AssertionError, match=re.escape(f"found {kept}")):
+        site.follow(RESTORE, UNTIL=until)
+    assert site.asked == asked  # neither the fleet nor Postgres was stopped
+    shutil.rmtree(kept)
+    site.follow(RESTORE, UNTIL=until)
+    recovering = "SELECT pg_is_in_recovery() AS is_true"
+    wait_until(
+        lambda: not rows(site.grid, recovering)[0].is_true, "the end of recovery", 60.0
+    )
+    assert jobs <= {row.job_id for row in rows(site.grid, "SELECT job_id FROM jobs")}
+    site.follow(START_AGAIN, UNTIL=until)
+    archived = rows(site.grid, "SELECT failed_count FROM pg_stat_archiver")
+    assert [row.failed_count for row in archived] == [0]
 
 
 def _jobs_after(grid: Grid, customer: Account) -> dict[str, str]:

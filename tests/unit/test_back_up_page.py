@@ -12,7 +12,7 @@ import pytest
 from devgrid import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "back-up.md").read_text()
-KEEP_THE_LOG, *_ = re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S)
+KEEP_THE_LOG, _, RESTORE, *_ = re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S)
 ARCHIVE_COMMAND = re.compile(r"SET archive_command = '([^']*)'")
 SEGMENT = "000000010000000000000007"
 RECORDS = '#!/bin/sh\necho "$(basename "$0") $*" >>{told}\n'
@@ -98,3 +98,22 @@ def test_archive_command__of_another_servers_name__refuses(archiving: Site) -> N
     assert archiving.archive("written once") == 0
     assert archiving.archive("by another server") != 0
     assert (archiving.log / SEGMENT).read_text() == "written once"
+
+
+def test_restore__beside_the_state_before_another_one__changes_nothing(
+    site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept = Path(f"{site.data}.before")
+    kept.mkdir()
+    assert site.follow(RESTORE, UNTIL="2026-11-23 07:40:00+00") != 0
+    assert site.told.read_text() == ""  # neither the fleet nor Postgres was stopped
+    assert list(kept.iterdir()) == []
+    assert list(site.data.iterdir()) == [site.data / "pg_wal"]
+    assert f"found {kept}" in capfd.readouterr().err
+
+
+def test_restore__if_postgres_does_not_stop__touches_no_file(site: Site) -> None:
+    site.put("systemctl", '#!/bin/sh\n[ "$*" != "stop postgresql" ]\n')
+    assert site.follow(RESTORE, UNTIL="2026-11-23 07:40:00+00") != 0
+    assert list(site.data.iterdir()) == [site.data / "pg_wal"]
+    assert not Path(f"{site.data}.before").exists()
