@@ -236,12 +236,19 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
     )
     assert set(all_in_slurm(slurm_of(grid))) <= in_slurm
 
-    restored = site.url.set(database="restored").render_as_string(hide_password=False)
+    # the ledger's role at a site; the fleet has been a superuser up to here
+    site.follow('psql "$ADMIN" -c "CREATE ROLE supervisor LOGIN"')
+    of_the_role = site.url.set(database="restored", username="supervisor")
+    restored = of_the_role.render_as_string(hide_password=False)
     # as the page has the operator set it; the fleet stops by its processes
     grid.environment["DATABASE_URL"] = restored
     (grid.folder / "environment.json").write_text(json.dumps(grid.environment))
     site.follow(RESTORE_THE_DUMP, RESTORED=restored)
     _found_again(grid, {"before": before}, {"before": known["before"]})
+    owners = rows(
+        grid, "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'"
+    )
+    assert [row.tableowner for row in owners] == ["supervisor"]
     grid.chain.customers.cancel_job(customer, before)
     assert wait_for_end(grid, before, PATIENCE_S).status is ChainStatus.CANCELLED
     assert set(all_in_slurm(slurm_of(grid))) <= in_slurm
