@@ -79,31 +79,21 @@ def by_callbacks(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "password"),
-    [
-        ("50%off", "50%off"),
-        ("one/two#three?", "one/two#three?"),
-        ("one%40two:three%20four", "one@two:three four"),
-        ("100%25", "100%"),
-    ],
+    "password", ["50%off", "one/two#three?", "one@two:three four", "100%", "a&b+c=d"]
 )
 @pytest.mark.parametrize(
     "log_in", [by_engine, by_beat, by_readiness, by_health, by_callbacks]
 )
 def test_database_url__password_with_separators__logs_in(
-    state: Path, log_in: Callable[[Settings], None], written: str, password: str
+    state: Path, log_in: Callable[[Settings], None], password: str
 ) -> None:
     folder = str(socket_folder(state))
     with psycopg.connect(host=folder, user="postgres") as admin:
         role = sql.Identifier(ROLE)
         admin.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(role, password))
-    login, server = f"{quote(ROLE)}:{written}", quote(folder, safe="")
-    for url in (
-        f"postgresql://{login}@/postgres?host={server}",
-        f"postgres://{login}@{server}/postgres",
-        f"postgresql+psycopg://{login}@/postgres?host=/nowhere&host={server}",
-    ):
-        log_in(load(environment={"DATABASE_URL": url}))
+    login = f"{quote(ROLE)}:{quote(password, safe='')}"
+    url = f"postgresql://{login}@/postgres?host={quote(folder)}"
+    log_in(load(environment={"DATABASE_URL": url}))
 
 
 def test_running_postgres__folder_with_separators__is_reached(state: Path) -> None:

@@ -386,7 +386,7 @@ def test_effects__kind_of_another_release__keeps_no_other_from_its_worker(
         " VALUES ('here', :job, :kind, now(), :lease, :until, 100)"
     )
     later = datetime.now(UTC) + timedelta(hours=1)
-    of_other: list[dict[str, Any]] = [
+    of_other: list[dict[str, object]] = [
         {"job": JOB, "kind": "of_another_release", "lease": None, "until": None},
         {"job": JOB, "kind": "held_by_another", "lease": 7, "until": later},
     ]
