@@ -21,6 +21,7 @@ from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.context import SlurmServices
 from supervisor_tasks.doctor.check_results import NotTriedError
 from supervisor_tasks.doctor.examination import MARGIN_S, Shared
+from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.examination_queries import last_customer, server_version
@@ -147,7 +148,7 @@ class Examined:
         services.cluster.require_own_home(user)
         answer = over_ssh(services.cluster).ssh.ask(user, ["true"])
         if answer.status != 0:
-            raise NotTriedError(
+            raise PermanentError(
                 f"{user} runs no command: {answer.stderr.strip() or answer.stdout.strip()}"
             )
         return user
