@@ -2,14 +2,14 @@
 need.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery import Celery
 
 from supervisor_tasks.config import logging as logs
-from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.needs import Need, needs_of_queues
 from supervisor_tasks.config.settings import load_or_exit, or_exit
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.messaging.queues import Queue
@@ -24,15 +24,6 @@ log = structlog.get_logger()
 _current: list["Worker"] = []
 
 
-# Every worker serves the default queue.
-NEED_OF_QUEUE = {
-    Queue.CHAIN: Need.WALLET,
-    Queue.SLURM: Need.SLURM,
-    Queue.DEFAULT: Need.NOTIFY,
-    Queue.BENCHMARK: Need.SLURM,
-}
-
-
 def needs_of_command(argv: Sequence[str]) -> list[Need]:
     """Return the needs of a `celery` command line, before Celery reads it.
 
@@ -40,15 +31,7 @@ def needs_of_command(argv: Sequence[str]) -> list[Need]:
     """
     if "worker" not in argv:
         return []
-    served = {*(queues_named(argv) or Queue), Queue.DEFAULT}
-    return list(_needs_of(served))
-
-
-def _needs_of(served: Collection[str]) -> dict[Need, None]:
-    """The needs of these queues in the order of NEED_OF_QUEUE, each once."""
-    return dict.fromkeys(
-        need for queue, need in NEED_OF_QUEUE.items() if queue in served
-    )
+    return needs_of_queues(queues_named(argv) or list(Queue))
 
 
 def current_worker() -> "Worker":
@@ -125,7 +108,7 @@ def _build_worker(app: Celery) -> "Worker":
     queues = app.amqp.queues
     queues.select_add(queues[Queue.DEFAULT.of(cluster)])
     served = {queue for queue in Queue if queue.of(cluster) in queues.consume_from}
-    return build(load_or_exit(*_needs_of(served)), served, app)
+    return build(load_or_exit(*needs_of_queues(served)), served, app)
 
 
 def on_worker_ready(**_: object) -> None:

@@ -1,7 +1,7 @@
 """The command for the configuration of this program."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
-from supervisor_tasks.config.needs import CHAIN_URLS, Need
+from supervisor_tasks.config.needs import CHAIN_URLS, Need, needs_of_queues
 from supervisor_tasks.config.other_forms import OTHER_FORMS
 from supervisor_tasks.config.settings import (
     IN_FILES,
@@ -25,6 +25,7 @@ from supervisor_tasks.config.settings import (
 )
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.config.variables import mistyped
+from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring.flower_guard import FlowerOpenError, check_login
 
 HIDDEN = "(set, not shown)"
@@ -52,10 +53,10 @@ class ConfiguredProcess(StrEnum):
     REPORTER = "reporter"
 
 
-NEEDS: dict[ConfiguredProcess, tuple[Need, ...]] = {
-    ConfiguredProcess.WORKER: (Need.WALLET, Need.SLURM),
-    ConfiguredProcess.CHAIN: (Need.WALLET,),
-    ConfiguredProcess.SLURM: (Need.SLURM,),
+NEEDS: Mapping[ConfiguredProcess, Sequence[Need]] = {
+    ConfiguredProcess.WORKER: needs_of_queues(list(Queue)),
+    ConfiguredProcess.CHAIN: needs_of_queues([Queue.CHAIN]),
+    ConfiguredProcess.SLURM: needs_of_queues([Queue.SLURM]),
     ConfiguredProcess.CALLBACKS: (Need.SSH_PUBLIC,),
     ConfiguredProcess.BEAT: (),
     ConfiguredProcess.FLOWER: (),

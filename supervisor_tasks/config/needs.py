@@ -1,7 +1,9 @@
 """Which process needs which settings, and which keys it may keep."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+
+from supervisor_tasks.messaging.queues import Queue
 
 
 class Need(StrEnum):
@@ -13,6 +15,13 @@ class Need(StrEnum):
     NOTIFY = "notify"
 
 
+NEED_OF_QUEUE = {
+    Queue.CHAIN: Need.WALLET,
+    Queue.SLURM: Need.SLURM,
+    Queue.DEFAULT: Need.NOTIFY,
+    Queue.BENCHMARK: Need.SLURM,
+}
+NEED_OF_EACH_WORKER = NEED_OF_QUEUE[Queue.DEFAULT]
 REQUIRED = {
     Need.WALLET: ("eth_private_key",),
     Need.SLURM: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),
@@ -61,6 +70,16 @@ CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")
 # no keys, but of no use to other processes
 FOR_WORKERS_ONLY = (*CHAIN_URLS, "ldap_bind_dn")
 FOR_FLOWER_ONLY = ("flower_basic_auth",)
+
+
+def needs_of_queues(queues: Collection[str]) -> list[Need]:
+    """Return the needs of a worker of these queues, in the order of NEED_OF_QUEUE, each
+    once. Every worker serves the default queue, too.
+    """
+    served = {*queues, Queue.DEFAULT}
+    return list(
+        dict.fromkeys(need for queue, need in NEED_OF_QUEUE.items() if queue in served)
+    )
 
 
 def slurm_access(environment: Mapping[str, str]) -> SlurmAccess:
