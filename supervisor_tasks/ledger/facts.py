@@ -8,7 +8,7 @@ of its own instead. ledger/fact_store.py reads and writes them. Pure.
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -43,10 +43,19 @@ DOCUMENT: Codec[dict[str, Any]] = Codec(json.dumps, json.loads)
 
 
 def dataclass_codec(kind: Callable[..., Value]) -> Codec[Value]:
-    """A codec that stores a dataclass of plain values as a JSON object."""
+    """A codec that stores a dataclass of plain values as a JSON object. A field that
+    this release does not know is left out: during an upgrade a later release works
+    beside it.
+    """
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+
+    def decode(stored: str) -> Value:
+        stored_fields = json.loads(stored).items()
+        return kind(**{name: value for name, value in stored_fields if name in names})
+
     return Codec(
         lambda value: json.dumps(asdict(value), sort_keys=True),  # type: ignore[call-overload]
-        lambda stored: kind(**json.loads(stored)),
+        decode,
     )
 
 
