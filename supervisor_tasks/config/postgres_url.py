@@ -1,14 +1,15 @@
 """The URL of the ledger's Postgres. The fleet uses SQLAlchemy and libpq, and each has a
-parser of its own. They differ about a password with a slash or with a %
-that begins no %XX, about a + in an option, and about ports of several hosts. So only a
-URL that both read alike is taken.
+parser of its own. They differ about a password with a slash or with a % that begins no
+%XX, about a + in an option, and about ports of several hosts. So only a URL that both
+read alike is taken.
 
 `supervisor health` needs this too, so it does without SQLAlchemy, which takes long to
 import.
 """
 
 import re
-from urllib.parse import parse_qsl
+from collections.abc import Sequence
+from urllib.parse import parse_qsl, unquote
 
 SCHEME = "postgresql+psycopg"  # SQLAlchemy's name for our driver
 EXPECTED = (
@@ -33,10 +34,11 @@ def canonical(url: str) -> str:
     could read it differently.
     """
     found = _FORM.fullmatch(url)
-    if found is None or not _are_alike(found["options"] or ""):
+    if found is None or not _is_text(url):
         raise ValueError(EXPECTED)
+    options = parse_qsl(found["options"] or "")
     written = SCHEME + url[url.index("://") :]
-    if not _is_known_to_libpq(written):
+    if not _are_alike(options) or not _are_known_to_libpq(options, written):
         raise ValueError(EXPECTED)
     return written
 
@@ -48,14 +50,22 @@ def for_libpq(url: str) -> str:
     return canonical(url).replace(SCHEME, "postgresql", 1)
 
 
-def _are_alike(query: str) -> bool:
+def _is_text(url: str) -> bool:
+    """Whether what stands behind the % is UTF-8."""
+    try:
+        unquote(url, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _are_alike(options: Sequence[tuple[str, str]]) -> bool:
     """Whether both read the options alike: each is there once, no port is among the
     hosts, and several hosts have a port each.
     """
-    listed = parse_qsl(query)
-    options = dict(listed)
-    hosts, ports = options.get("host", ""), options.get("port", "")
-    if len(options) != len(listed) or ":" in hosts:
+    values = dict(options)
+    hosts, ports = values.get("host", ""), values.get("port", "")
+    if len(values) != len(options) or ":" in hosts:
         return False
     if not ports:
         return "," not in hosts
@@ -63,11 +73,13 @@ def _are_alike(query: str) -> bool:
     return bool(hosts) and same_number and _PORTS.fullmatch(ports) is not None
 
 
-def _is_known_to_libpq(url: str) -> bool:
-    """Whether libpq can read the URL: it knows each option. Its error, which can contain
-    the password, is not raised on.
+def _are_known_to_libpq(options: Sequence[tuple[str, str]], url: str) -> bool:
+    """Whether libpq knows the options. Its error, which can contain the password, is not
+    raised on.
     """
-    from psycopg import ProgrammingError  # Flower without a database needs none
+    if {name for name, _ in options} <= {"host", "port"}:
+        return True  # without the driver, which Flower imports only for a page of ours
+    from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 
     try:

@@ -155,8 +155,9 @@ class Examined:
         services.cluster.require_own_home(user)
         answer = over_ssh(services.cluster).ssh.ask(user, ["true"])
         if answer.status != 0:
+            said = answer.stderr.strip() or answer.stdout.strip()
             raise PermanentError(
-                f"{user} runs no command: {answer.stderr.strip() or answer.stdout.strip()}"
+                f"{user} runs no command: status {answer.status} {said}".rstrip()
             )
         return user
 

@@ -57,7 +57,7 @@ def test_customer_login__account_refuses_commands__is_red_and_the_rest_not_tried
     first, second = found(login, login.another_sshd("no-login", NO_LOGIN))
     assert first.level is Level.RED
     assert first.found == (
-        f"{CUSTOMER} runs no command: This account is currently not available."
+        f"{CUSTOMER} runs no command: status 1 This account is currently not available."
     )
     assert first.mend == MEND
     assert (second.name, second.level) == ("job_submit.lua", Level.SKIPPED)

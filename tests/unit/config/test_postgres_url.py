@@ -84,6 +84,7 @@ def test_canonical__any_text_with_percent_signs__is_read_as_it_was(
         "postgresql://u:5432/secret?x=y@h/d",
         "postgresql://u:sec ret@h/d",
         "postgresql://u:sec%00ret@h/d",
+        "postgresql://u:sec%DBret@h/d",
         "postgresql://u:sec@a?ret@h/d",
         "postgresql://u:secret@h/d?no_option_of_libpq=1",
         "postgresql://u:secret@h/d?sslmode=require&sslmode=disable",
