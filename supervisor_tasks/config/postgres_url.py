@@ -65,7 +65,8 @@ def _are_alike(options: Sequence[tuple[str, str]]) -> bool:
     """
     values = dict(options)
     hosts, ports = values.get("host", ""), values.get("port", "")
-    if len(values) != len(options) or ":" in hosts:
+    has_port = any(":" in host for host in hosts.split(",") if host[:1] != "/")
+    if len(values) != len(options) or has_port:
         return False
     if not ports:
         return "," not in hosts
@@ -74,16 +75,16 @@ def _are_alike(options: Sequence[tuple[str, str]]) -> bool:
 
 
 def _are_known_to_libpq(options: Sequence[tuple[str, str]], url: str) -> bool:
-    """Whether libpq knows the options. Its error, which can contain the password, is not
-    raised on.
+    """Whether libpq knows the options by these names: of ssl=true it makes sslmode. Its
+    error, which can contain the password, is not raised on.
     """
-    if {name for name, _ in options} <= {"host", "port"}:
+    names = {name for name, _ in options}
+    if names <= {"host", "port"}:
         return True  # without the driver, which Flower imports only for a page of ours
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        conninfo_to_dict(url.replace(SCHEME, "postgresql", 1))
+        return names <= conninfo_to_dict(url.replace(SCHEME, "postgresql", 1)).keys()
     except ProgrammingError:
         return False
-    return True

@@ -16,14 +16,7 @@ from supervisor_tasks.bootstrap import slurm_side
 from supervisor_tasks.chain.contract import Contract, Demand
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.config.embedded_servers import running_database_url
-from supervisor_tasks.config.needs import (
-    NEED_OF_EACH_WORKER,
-    NEED_OF_QUEUE,
-    Need,
-    SlurmAccess,
-    required_with,
-    slurm_access,
-)
+from supervisor_tasks.config.needs import Need, SlurmAccess, required_with, slurm_access
 from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.context import SlurmServices
 from supervisor_tasks.doctor.check_results import NotTriedError
@@ -208,8 +201,8 @@ def readable_settings(environment: Mapping[str, str]) -> tuple[Settings, list[st
 
 
 def _needs_met(environment: Mapping[str, str]) -> list[Need]:
-    """Return the needs for which this environment has all required settings, and, where
-    it has those of a worker, the need of each worker.
+    """Return the needs for which this environment has all required settings. NOTIFY is
+    not tried: its password may be in a file that only a worker reads.
     """
     given = {name for name, value in environment.items() if value}
 
@@ -220,10 +213,8 @@ def _needs_met(environment: Mapping[str, str]) -> list[Need]:
     required = required_with(slurm_access(environment))
     needs = list[Need]()
     for need, settings in required.items():
-        if need is not NEED_OF_EACH_WORKER and all(map(is_given, settings)):
+        if need is not Need.NOTIFY and all(map(is_given, settings)):
             needs.append(need)
-    if set(needs) & set(NEED_OF_QUEUE.values()):
-        needs.append(NEED_OF_EACH_WORKER)
     return needs
 
 

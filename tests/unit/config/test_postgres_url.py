@@ -38,6 +38,7 @@ def read_by_both(url: str) -> dict[str, Any]:
         ("//u@/d?host=/run/postgres", {"user": "u", "host": "/run/postgres"}),
         ("//u:p@/d?host=a,b&port=1,2", {**LOGIN, "host": "a,b", "port": "1,2"}),
         ("//u:p@h:5/d?host=/run", {**LOGIN, "host": "/run", "port": "5"}),
+        ("//u@/d?host=/run/a:b", {"user": "u", "host": "/run/a:b"}),
         ("//h/d?options=-c%20a%3D1", {"host": "h", "options": "-c a=1"}),
         ("///d", {}),
     ],
@@ -87,6 +88,7 @@ def test_canonical__any_text_with_percent_signs__is_read_as_it_was(
         "postgresql://u:sec%DBret@h/d",
         "postgresql://u:sec@a?ret@h/d",
         "postgresql://u:secret@h/d?no_option_of_libpq=1",
+        "postgresql://u:secret@h/d?ssl=true",
         "postgresql://u:secret@h/d?sslmode=require&sslmode=disable",
     ],
 )

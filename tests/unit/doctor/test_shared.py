@@ -19,9 +19,7 @@ def test_settings__key_is_set__is_kept() -> None:
 
 
 def test_settings__without_a_key__are_read() -> None:
-    settings, lines = readable_settings(
-        {"SLURM_SSH_ADDRESS": "login:22", "NOTIFY_SMTP_USER": "fleet"}
-    )
+    settings, lines = readable_settings({"SLURM_SSH_ADDRESS": "login:22"})
     assert settings.slurm_ssh_private_key is None
     assert settings.slurm_ssh_address == "login:22"
     assert lines == []
@@ -36,7 +34,6 @@ def test_settings__without_a_key__are_read() -> None:
             {"NOTIFY_MAIL_TO": "a@example.com"},
             {"NOTIFY_MAIL_FROM", "NOTIFY_SMTP_ADDRESS"},
         ),
-        ({"NOTIFY_SMTP_USER": "fleet"}, {"NOTIFY_SMTP_PASSWORD"}),
         ({"DATABASE_URL_FILE": "/nowhere/at/all"}, {"DATABASE_URL_FILE"}),
     ],
 )
