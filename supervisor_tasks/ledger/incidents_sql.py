@@ -1,20 +1,26 @@
 """What decides whether a message about an alarm is due, and its state, as SQL. Pure."""
 
+
+def _silenced_after(moment: str) -> str:
+    """The condition that the message's alarm has a silence that ends later."""
+    return f"""
+        EXISTS (SELECT FROM alarm_silences AS silence JOIN alarm_incidents AS of_it ON of_it.alarm = silence.alarm
+            WHERE of_it.id = message.incident_id AND silence.cluster = message.cluster AND silence.ends_at > {moment})
+    """
+
+
 # A resolution follows a raise that the channel has taken.
-MAY_BE_SENT = """
+MAY_BE_SENT = f"""
     message.done_at IS NULL AND message.parked_at IS NULL AND message.due_at <= now()
-    AND NOT EXISTS (SELECT FROM alarm_silences AS silence JOIN alarm_incidents AS of_it ON of_it.alarm = silence.alarm
-        WHERE of_it.id = message.incident_id AND silence.cluster = message.cluster AND silence.ends_at > now())
+    AND NOT {_silenced_after("now()")}
     AND (message.kind <> 'resolved' OR EXISTS (SELECT FROM alarm_messages AS raised
         WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
             AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
 """
 # When the failures of a message began; null while it does not fail. Nothing is sent in a
 # silence, so the failures before its end count no more.
-FAILING_SINCE = """
-    CASE WHEN NOT EXISTS (SELECT FROM alarm_silences AS silence JOIN alarm_incidents AS of_it ON of_it.alarm = silence.alarm
-        WHERE of_it.id = message.incident_id AND silence.cluster = message.cluster
-            AND silence.ends_at > message.failing_since) THEN message.failing_since END
+FAILING_SINCE = f"""
+    CASE WHEN NOT {_silenced_after("message.failing_since")} THEN message.failing_since END
 """
 # A message stays `sent` while its channel waits for the next repeat. A message is
 # `waiting` until a silence ends, or until the channel has taken the raise before it.
