@@ -294,12 +294,16 @@ class NewBlocks:
         """
         if self._context.directory is None:
             return
+        is_first_look = self._customers_read_to < 0
         first = head
         if 0 <= self._customers_read_to < head:
             first = self._customers_read_to + 1
         # also if the question fails, or the next one would be longer and be refused
         self._customers_read_to = head
-        if head - first >= MAX_CUSTOMER_BLOCKS:
+        if is_first_look:
+            # a customer may have requested a job while no worker looked
+            self.wake("accounts")
+        elif head - first >= MAX_CUSTOMER_BLOCKS:
             self.wake("accounts")  # reads them all, in ranges that the node takes
         elif self._context.chain.contract.customers(first, head):
             self.wake("accounts")
