@@ -22,6 +22,7 @@ beside=$?
 mapfile -t quiet < <(grep -rl --include="test_*.py" "mark.quiet_machine" "$folder")
 run alone -m quiet_machine "${quiet[@]}"
 alone=$?
+grep -h '^red: ' "$logs/beside" "$logs/alone" # again, as they stand far above the end
 echo "side by side: $(tail -n 1 "$logs/beside" | tr -d '=')"
 echo "one at a time: $(tail -n 1 "$logs/alone" | tr -d '=')"
 if ((beside == NO_TEST && alone == 0)) || ((beside == 0 && alone == NO_TEST)); then exit 0; fi

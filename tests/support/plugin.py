@@ -43,6 +43,7 @@ MAX_FIRST = (
 # a test is stopped after so many times its time-out; its own waits end before that,
 # with the reason
 HANGS = 2.0
+MAX_RED = 1000  # characters of an error in the last lines
 
 _seconds_of_file: defaultdict[str, float] = defaultdict(float)
 _running: set[str] = set()
@@ -185,6 +186,16 @@ def pytest_keyboard_interrupt() -> None:
         terminal.write_line(f"\nstopped while these ran: {', '.join(sorted(_running))}")
 
 
+def red_line(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """One line with the test and the beginning of its error. tests/run_all.sh repeats
+    these lines at its end.
+    """
+    crash = getattr(report.longrepr, "reprcrash", None)
+    error = report.longreprtext if crash is None else crash.message
+    words = " ".join(error.split())
+    return f"red: {report.nodeid} at its {report.when}: {words[:MAX_RED]}"
+
+
 def _terminal() -> pytest.TerminalReporter | None:
     """The reporter that prints the results; None in xdist's workers."""
     return (
@@ -194,12 +205,17 @@ def _terminal() -> pytest.TerminalReporter | None:
     )
 
 
-# --- what took longest ----------------------------------------------------------------
+# --- what the last lines say ----------------------------------------------------------
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    for report in [
+        *terminalreporter.getreports("failed"),
+        *terminalreporter.getreports("error"),
+    ]:
+        terminalreporter.line(red_line(report))
     number = config.getoption("--slowest-files")
     if number:
         terminalreporter.section(f"the {number} slowest files")
