@@ -127,7 +127,7 @@ def abandon(
     """
     cli = cli_context(context)
     found = _parked(cli, effect)
-    kind = EffectKind(found["kind"])
+    kind = _known_kind(found["kind"])
     if not kind.of_job:
         raise CommandError(
             f"found {kind} of {found['subject']}; expected an effect of a job: mend what its error says"
@@ -156,6 +156,15 @@ def abandon(
                 " `supervisor effect list`, and repeat the command if it is still parked"
             ) from error
     typer.echo("abandoned")
+
+
+def _known_kind(kind: str) -> EffectKind:
+    if kind not in set(EffectKind):
+        raise CommandError(
+            f"found an effect of the kind {kind}, which another release of the supervisor has opened; expected"
+            f" {', '.join(NOT_NEEDED)}: use the command of that release"
+        )
+    return EffectKind(kind)
 
 
 def _parked(cli: CliContext, effect: int) -> Mapping[str, Any]:

@@ -384,7 +384,9 @@ def _is_open_transaction(entry: Entry) -> bool:
 
 def _next_effect(job: Job, entry: Entry, now: datetime) -> list[Cell]:
     details = entry["details"]
-    what = EFFECTS[EffectKind(entry["what"])]
+    kind: str = entry["what"]
+    # an effect of another release has no other name
+    what = EFFECTS[EffectKind(kind)] if kind in set(EffectKind) else kind
     if details.get("last_error"):
         error = f", as the last try failed: {details['last_error']}"
     else:

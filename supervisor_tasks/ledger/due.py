@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from supervisor_tasks.jobs.effect_timing import WAKE_AGAIN_S
+from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
 from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT
@@ -33,7 +34,7 @@ _LOOK = f"""
     )
     SELECT
         EXISTS (SELECT FROM effects WHERE cluster = %(cluster)s AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
-            AND due_at <= now()
+            AND due_at <= now() AND kind = ANY(%(kinds)s)
             AND (notified_at IS NULL OR notified_at < GREATEST(due_at, now() - %(again_s)s * interval '1 second'))
         ) AS undispatched,
         EXISTS (SELECT FROM effects WHERE cluster = %(cluster)s AND done_at IS NULL AND parked_at IS NULL
@@ -136,6 +137,8 @@ class Due:
             "again_s": WAKE_AGAIN_S,
             "lately_s": LATELY_S,
             "wanted": SWEEP_REQUESTED.name,
+            # a worker of another release takes its own kinds
+            "kinds": [kind.value for kind in EffectKind],
             "facts": [fact.name for fact in facts],
         }
 

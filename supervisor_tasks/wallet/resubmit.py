@@ -52,7 +52,7 @@ def resubmit_pending(
     """
     waiting = _with_abandoned(context, waiting, state)
     requests = context.ledger.facts.get(TRANSACTION_REQUESTS) or {}
-    decisions = _decisions(context, waiting, state, requests)
+    decisions = _decisions(context, waiting, state, _known(requests))
     plan: ResubmissionPlan = {kind: [] for kind in PendingAction}
     for entry in waiting:
         plan[decisions[entry.id].action].append(entry)
@@ -91,11 +91,30 @@ def _with_abandoned(
     return sorted([*waiting, *left], key=lambda entry: entry.nonce)
 
 
+def _known(requests: Mapping[str, str]) -> dict[str, TransactionRequest]:
+    """The requests that this release can serve. The command of another release may have
+    asked for something else.
+    """
+    known = dict[str, TransactionRequest]()
+    for transaction_id, request in requests.items():
+        if request in set(TransactionRequest):
+            known[transaction_id] = TransactionRequest(request)
+        else:
+            log.warning(
+                "transaction_request_unknown",
+                transaction=transaction_id,
+                request=request,
+                expected=[each.value for each in TransactionRequest],
+                advice="ask again when all workers are of one release",
+            )
+    return known
+
+
 def _decisions(
     context: WorkerContext,
     waiting: Sequence[Sent],
     state: AccountState,
-    requests: Mapping[str, str],
+    requests: Mapping[str, TransactionRequest],
 ) -> dict[int, PendingDecision]:
     """What each transaction needs, by its id. `requests` are the operator's, by the id
     as a text.
@@ -122,9 +141,7 @@ def _decisions(
         for entry, one, decision in zip(entries, pending, needed, strict=True):
             request = requests.get(str(entry.id))
             if request is not None:
-                decision = as_requested(
-                    one, decision, TransactionRequest(request), state.market, rules
-                )
+                decision = as_requested(one, decision, request, state.market, rules)
             decisions[entry.id] = decision
     return decisions
 

@@ -1474,6 +1474,27 @@ def test_command__alarm_of_another_release__says_that_it_is(
     assert OF_ANOTHER_RELEASE in run(*words, "-o", "json").stdout
 
 
+def test_commands__effect_of_another_release__show_it_by_its_name(
+    run: Run, ledger: Ledger
+) -> None:
+    bring_to_queued(ledger, 1)
+    parked = park_one(ledger)
+    with ledger.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE effects SET kind = 'other_kind' WHERE id = :id"),
+            {"id": parked.id},
+        )
+    assert "other_kind is parked and waits for you" in " ".join(
+        run("job", "show", parked.subject).stdout.split()
+    )
+    refused = run(
+        "effect", "abandon", str(parked.id), "--reason", "x", "--yes", status=1
+    )
+    assert "found an effect of the kind other_kind, which another release" in " ".join(
+        refused.stderr.split()
+    )
+
+
 def test_commands__alarm_of_another_release__work(run: Run, ledger: Ledger) -> None:
     raise_alarm_of_another_release(ledger.engine)
     assert OF_ANOTHER_RELEASE in run("alarm", "list", "--sort", "name").stdout

@@ -75,6 +75,19 @@ def test_look__alarm_of_another_release__is_shown_by_its_name(
     assert "scan" in due(found, RuleSettings())
 
 
+def test_look__effect_of_another_release__is_not_due_here(
+    engine: Engine, ledger: Ledger
+) -> None:
+    """Otherwise beat sends a message for it each second, and no worker takes it."""
+    ledger.record(JobChange(JOB, claim(1)))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET notified_at = NULL"))
+    assert look(engine).undispatched
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET kind = 'of_another_release'"))
+    assert not look(engine).undispatched
+
+
 def test_look__is_one_statement(engine: Engine) -> None:
     due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
     due.look()

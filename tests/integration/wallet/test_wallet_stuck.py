@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, text
+from structlog.testing import capture_logs
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
@@ -509,6 +510,30 @@ def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(
         assert fleet.site.ledger.facts.get(TRANSACTION_REQUESTS) is None
     settled(fleet)
     assert fleet.states() == ["MINED"]
+
+
+def test_request__of_another_release__is_logged_and_holds_up_no_other(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 2)
+    with held(chain):
+        fleet.wallet.send(claims(2))
+        (first,), (second,) = fleet.rows("id")
+        request_of_transaction(fleet.site.ledger, first, "of_another_release")
+        request_of_transaction(fleet.site.ledger, second, "bump")
+        signatures = fleet.signatures()
+        with capture_logs() as logs:
+            fleet.follow()
+        assert fleet.signatures() == signatures + 1
+        (line,) = [
+            each for each in logs if each["event"] == "transaction_request_unknown"
+        ]
+        assert (line["transaction"], line["request"]) == (
+            str(first),
+            "of_another_release",
+        )
+        assert fleet.site.ledger.facts.get(TRANSACTION_REQUESTS) is None
+    settled(fleet)
 
 
 def test_bump__at_the_bound__is_told_and_not_signed(
