@@ -21,7 +21,6 @@ NEED_OF_QUEUE = {
     Queue.DEFAULT: Need.NOTIFY,
     Queue.BENCHMARK: Need.SLURM,
 }
-NEED_OF_EACH_WORKER = NEED_OF_QUEUE[Queue.DEFAULT]
 REQUIRED = {
     Need.WALLET: ("eth_private_key",),
     Need.SLURM: ("slurm_ssh_private_key", "slurm_ssh_address", "slurm_ssh_admin_user"),

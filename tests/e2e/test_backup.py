@@ -102,7 +102,7 @@ class Site:
             "PGDATA": str(self.data),
             **variables,
         }
-        argv = ["bash", "-euo", "pipefail", "-c", commands]
+        argv = ["bash", "-eu", "-c", commands]
         done = subprocess.run(
             argv,
             env=given,

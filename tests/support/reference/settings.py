@@ -14,7 +14,6 @@ from pydantic.fields import FieldInfo
 from supervisor_tasks.config import settings
 from supervisor_tasks.config.needs import (
     ALSO_KEPT,
-    NEED_OF_EACH_WORKER,
     NEED_OF_QUEUE,
     OVER_REST,
     REQUIRED,
@@ -22,6 +21,7 @@ from supervisor_tasks.config.needs import (
     Need,
 )
 from supervisor_tasks.config.settings import IN_FILES, Settings, SettingsError, load
+from supervisor_tasks.messaging.queues import Queue
 from tests.support.env_example import default_text, headings
 from tests.support.reference.markdown import head, item
 from tests.support.reference.markdown import page as text_of
@@ -160,7 +160,7 @@ def _needs(name: str) -> str:
 
 
 def _of(need: Need) -> str:
-    if need is NEED_OF_EACH_WORKER:
+    if need is NEED_OF_QUEUE[Queue.DEFAULT]:  # each worker has that queue
         return "all workers"
     queues = [queue.value for queue, needed in NEED_OF_QUEUE.items() if needed is need]
     return (

@@ -5,9 +5,12 @@ connections the project's own Postgres takes.
 import re
 from typing import Any
 
+import pytest
 import yaml
 
 from devgrid import REPOSITORY
+from supervisor_tasks.dashboard import ledger_reader
+from supervisor_tasks.doctor import shared
 from supervisor_tasks.ledger import database
 
 DOCKER = REPOSITORY / "docker"
@@ -16,11 +19,22 @@ ROWS = dict(re.findall(r"^\| ([^|]+) \| (\d+) \|$", PAGE, re.MULTILINE))
 # chain worker, slurm worker, beat, two gRPC processes, Flower, metrics, a command
 FLEET = (41, 41, 2, 2, 2, 4, 4, 3)
 KEPT_FOR_SUPERUSERS = 3
+A_PROBE = 1
 
 
-def test_page__the_connections_of_a_worker__are_its_pool_and_a_probes() -> None:
-    (worker,) = (most for name, most in ROWS.items() if name.startswith("a worker ("))
-    assert int(worker) == database.CONNECTIONS + 1
+@pytest.mark.parametrize(
+    ("row", "most"),
+    [
+        ("a worker (", database.CONNECTIONS + A_PROBE),
+        ("`flower`, `metrics`", ledger_reader.CONNECTIONS + A_PROBE),
+        ("a command, `supervisor doctor`", shared.CONNECTIONS),
+    ],
+)
+def test_page__the_connections_of_a_process__are_its_pool_and_a_probes(
+    row: str, most: int
+) -> None:
+    (told,) = (number for name, number in ROWS.items() if name.startswith(row))
+    assert int(told) == most
 
 
 def test_postgres__of_chart_and_compose__serves_a_fleet_while_it_is_replaced() -> None:
