@@ -210,21 +210,36 @@ class ChainClient:
         self.rpc.call("anvil_mine", hex(blocks))
 
     def reorganise_from(self, block: int) -> None:
-        """Replace this block and all above it by empty ones. The block producer waits
-        meanwhile, because anvil loses a block that is mined in the same moment. An
-        empty block may stay as it is: its replacement can have the same second and fee,
-        and so the same hash.
+        """Replace this block and all above it by empty ones. An empty block may stay as
+        it is: its replacement can have the same second and fee, and so the same hash.
         """
-        with (self.folder / MINING_LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._producer_waits():
             while not self._empty_from(block):
                 self.rpc.call("anvil_reorg", self.block_number() - block + 1, [])
+
+    @contextmanager
+    def behind(self, blocks: int) -> Iterator[None]:
+        """Inside this, the node does not have the last blocks, as one that is behind,
+        and none is mined unless `mine` is called.
+        """
+        with self._producer_waits():
+            self.rpc.call("anvil_rollback", blocks)
+            yield
 
     def set_balance(self, account: Account, ether: int) -> None:
         """Give an account that much ether for gas."""
         self.rpc.call("anvil_setBalance", account.address, hex(ether * ETHER))
 
     # --- inside -----------------------------------------------------------------------
+
+    @contextmanager
+    def _producer_waits(self) -> Iterator[None]:
+        """Inside this, the block producer waits: anvil loses blocks when one is mined
+        in the moment in which others are taken back.
+        """
+        with (self.folder / MINING_LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _empty_from(self, block: int) -> bool:
         numbers = range(block, self.block_number() + 1)

@@ -685,7 +685,6 @@ def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmati
 
 
 def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
-    # ten seconds, in which the chain catches up
     job_id, behind = play.claimed(*STARTED), 40
     play.report()
     scan(play.worker.context)
@@ -693,15 +692,16 @@ def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
     scan(play.worker.context)
     before = play.job(job_id)
     snapshot = play.rows("SELECT * FROM cursors")
-    play.chain.rpc.call("anvil_rollback", behind)
-    scan(play.worker.context)
-    assert play.job(job_id) == before
-    assert play.rows("SELECT * FROM cursors") == snapshot
-    assert play.ledger.alarms.all() == []
-    play.execute("UPDATE facts SET since = now() - interval '4 minutes'")
-    scan(play.worker.context)
-    assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.NODE_BEHIND]
-    play.chain.mine(behind + 1)
+    with play.chain.behind(behind):
+        scan(play.worker.context)
+        assert play.job(job_id) == before
+        assert play.rows("SELECT * FROM cursors") == snapshot
+        assert play.ledger.alarms.all() == []
+        play.execute("UPDATE facts SET since = now() - interval '4 minutes'")
+        scan(play.worker.context)
+        (alarm,) = play.ledger.alarms.all()
+        assert alarm.name == AlarmName.NODE_BEHIND
+        play.chain.mine(behind + 1)
     scan(play.worker.context)
     assert play.ledger.alarms.all() == []
 
