@@ -32,7 +32,8 @@ HEARTBEAT_S = 15.0
 # the same with new heads, while the subscription announces no log of the contracts for
 # them
 QUIET_S = 3.0
-PAUSE_S = 0.1  # the least between two looks, and between two messages for one task
+# the least between two looks, and so between two messages for one task
+PAUSE_S = 0.1
 # how long after an announcement the RPC endpoint may not show its block yet
 LAG_S = 2.0
 AGAIN_S = 0.2  # between two looks during that time
@@ -99,7 +100,6 @@ class NewBlocks:
         self._customers_read_to = -1
         self._looked_s = float("-inf")
         self._found = False
-        self._sent_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._announcements = Announcements()
         self._logs: deque[dict[str, Any]] = deque(maxlen=MAX_LOGS)
@@ -221,7 +221,7 @@ class NewBlocks:
         self._found = anything_to_claim(self._context, head)
         self._looked_s = time.monotonic()
         if self._found:
-            self.wake("claim")
+            self._wake("claim")
         if head is not None and head != self._looked_at:
             self._look_for_customers(head)
             self._looked_at = head
@@ -278,7 +278,7 @@ class NewBlocks:
         )
         others = [entry for entry in happened if entry.tx_hash not in own]
         if others and self._concern_us(others):
-            self.wake("scan")
+            self._wake("scan")
 
     def _concern_us(self, happened: Sequence[ChainEvent]) -> bool:
         """Whether one of these events concerns a job of ours. A transition may be of
@@ -302,15 +302,8 @@ class NewBlocks:
         self._customers_read_to = head
         if is_first_look:
             # a customer may have requested a job while no worker looked
-            self.wake("accounts")
+            self._wake("accounts")
         elif head - first >= MAX_CUSTOMER_BLOCKS:
-            self.wake("accounts")  # reads them all, in ranges that the node takes
+            self._wake("accounts")  # reads them all, in ranges that the node takes
         elif self._context.chain.contract.customers(first, head):
-            self.wake("accounts")
-
-    def wake(self, task: str) -> None:
-        """Send a message for a task, unless one was sent less than PAUSE_S ago."""
-        now_s = time.monotonic()
-        if now_s - self._sent_s.get(task, float("-inf")) >= PAUSE_S:
-            self._sent_s[task] = now_s
-            self._wake(task)
+            self._wake("accounts")
