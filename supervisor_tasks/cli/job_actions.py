@@ -1,9 +1,11 @@
 """The operator's decisions about jobs that do not go on by themselves."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from sqlalchemy import Connection
 
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context, some_of
@@ -106,24 +108,41 @@ def cancel(
     """
     cli = cli_context(context)
     found = cli.job(job)
-    if found.state not in CANCELLABLE:
-        raise CommandError(
-            f"found {found.state}; expected {', '.join(CANCELLABLE)}: while a submission is open, SLURM may have the job or"
-            " not, and after the end there is nothing to cancel"
-        )
-    if found.wants_cancel:
-        raise CommandError(
-            "found a job that is being cancelled already; `supervisor job show` shows its progress"
-        )
+    _refuse_to_cancel(found)
     most = counted(found.limit_min, "minute")
     will = f"{found.job_id} ({found.state}) will be cancelled; the customer pays for what it has run, {most} at most"
     with cli.change("job cancel", found.job_id, will, yes=yes, reason=reason):
-        after = cli.ledger.record(JobChange(found.job_id, OperatorCancelled(reason)))[
-            found.job_id
-        ]
+        after = _record(
+            cli, JobChange(found.job_id, OperatorCancelled(reason)), _refuse_to_cancel
+        )
     typer.echo(
         f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on"
     )
+
+
+def _refuse_to_cancel(job: Job) -> None:
+    if job.state not in CANCELLABLE:
+        raise CommandError(
+            f"found {job.state}; expected {', '.join(CANCELLABLE)}: while a submission is open, SLURM may have the job or"
+            " not, and after the end there is nothing to cancel"
+        )
+    if job.wants_cancel:
+        raise CommandError(
+            "found a job that is being cancelled already; `supervisor job show` shows its progress"
+        )
+
+
+def _record(cli: CliContext, change: JobChange, refuse: Callable[[Job], None]) -> Job:
+    """Commit the operator's decision; returns the job as it is then. Commits nothing if
+    `refuse` raises for the job as it is now: it may have changed while the command
+    asked whether to go on.
+    """
+
+    def look_again(_: Connection) -> None:
+        # by another connection, which sees the same, as this one has locked the job
+        refuse(cli.ledger.jobs([change.job_id])[change.job_id])
+
+    return cli.ledger.record(change, first=look_again)[change.job_id]
 
 
 def settle(
@@ -168,9 +187,11 @@ def settle(
     _refuse_absurd(cli, found, outcome, force)
     will = f"{found.job_id} ({found.state}) will end as {outcome.status.name}; the customer pays {counted(minutes, 'minute')}"
     with cli.change("job settle", found.job_id, will, yes=yes, reason=reason):
-        after = cli.ledger.record(JobChange(found.job_id, OperatorClosedJob(outcome)))[
-            found.job_id
-        ]
+        after = _record(
+            cli,
+            JobChange(found.job_id, OperatorClosedJob(outcome)),
+            lambda now: _refuse_absurd(cli, now, outcome, force),
+        )
     typer.echo(
         f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on"
     )
@@ -212,22 +233,38 @@ def resubmit(
     """
     cli = cli_context(context)
     found = cli.job(job)
-    parked_of_job = [
-        row for row in cli.overview.parked() if row["subject"] == found.job_id
+    submission = _parked_submission(cli, found)
+    tries = counted(submission["attempts"], "try", "tries")
+    will = f"{found.job_id} will be submitted again after {tries}; if SLURM has or had it, the customer's script runs twice"
+
+    def refuse(now: Job) -> None:
+        if _parked_submission(cli, now)["parked_at"] != submission["parked_at"]:
+            raise CommandError(
+                "found that the submission was tried again meanwhile, and nothing was changed; see whether SLURM has the job"
+                " now, and repeat the command if it has not"
+            )
+
+    with cli.change("job resubmit", found.job_id, will, yes=yes, reason=reason):
+        after = _record(
+            cli,
+            JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason)),
+            refuse,
+        )
+    typer.echo(f"{after.job_id} is {after.state}")
+
+
+def _parked_submission(cli: CliContext, job: Job) -> Mapping[str, Any]:
+    submissions = [
+        row
+        for row in cli.overview.parked()
+        if row["subject"] == job.job_id and row["kind"] == EffectKind.SUBMIT
     ]
-    submissions = [row for row in parked_of_job if row["kind"] == EffectKind.SUBMIT]
-    if found.state is not State.SUBMITTING or not submissions:
+    if job.state is not State.SUBMITTING or not submissions:
         raise CommandError(
-            f"found {found.state}, and {len(submissions)} parked submissions; expected SUBMITTING and one: what is not parked"
+            f"found {job.state}, and {len(submissions)} parked submissions; expected SUBMITTING and one: what is not parked"
             " is looked for still, see `supervisor effect list --state parked`"
         )
-    tries = counted(submissions[0]["attempts"], "try", "tries")
-    will = f"{found.job_id} will be submitted again after {tries}; if SLURM has or had it, the customer's script runs twice"
-    with cli.change("job resubmit", found.job_id, will, yes=yes, reason=reason):
-        after = cli.ledger.record(
-            JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason))
-        )[found.job_id]
-    typer.echo(f"{after.job_id} is {after.state}")
+    return submissions[0]
 
 
 def mark_lost(

@@ -40,6 +40,7 @@ from supervisor_tasks.jobs.effect_failures import park
 from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,
+    Event,
     OperatorCancelled,
     ScriptFetched,
     SlurmCompleted,
@@ -750,6 +751,68 @@ def test_not_in_slurm__parked_submission__is_made_again(
     assert job_of(ledger, 1).state is State.READY
     assert open_kinds(ledger, 1) == {"submit"}
     assert "expected SUBMITTING" in run(*words, "--yes", status=1).stderr
+
+
+def ends_meanwhile(ledger: Ledger) -> None:
+    observed = ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))
+    ledger.record(JobChange(job_id(1), observed))
+
+
+def is_submitted_meanwhile(ledger: Ledger) -> None:
+    ledger.record(JobChange(job_id(1), SubmitStarted(10)))
+
+
+def is_tried_and_parked_meanwhile(ledger: Ledger) -> None:
+    (effect,) = ledger.effects.retry()
+    park_one(ledger, EffectKind.SUBMIT, "SLURM may have it")
+    assert effect.kind is EffectKind.SUBMIT
+
+
+@pytest.mark.parametrize(
+    ("begun", "words", "meanwhile", "refusal"),
+    [
+        ([], ["cancel"], is_submitted_meanwhile, "found SUBMITTING; expected CLAIMED"),
+        (
+            [],
+            ["settle", "--status", "FAILED", "--minutes", "0"],
+            ends_meanwhile,
+            "found SETTLED, CANCELLED on chain",
+        ),
+        (
+            [SubmitStarted(10)],
+            ["resubmit"],
+            is_tried_and_parked_meanwhile,
+            "tried again meanwhile",
+        ),
+    ],
+    ids=["cancel", "settle", "resubmit"],
+)
+def test_job__changes_while_the_command_asks__is_left_as_it_is(
+    ledger: Ledger,
+    run: Run,
+    servers: tuple[Engine, dict[str, str]],
+    begun: list[SubmitStarted],
+    words: list[str],
+    meanwhile: Callable[[Ledger], None],
+    refusal: str,
+) -> None:
+    """A decision that came too late was logged as done, and nothing followed."""
+    events: list[Event] = [claim(1), ScriptFetched("echo", ""), *begun]
+    ledger.record(*(JobChange(job_id(1), event) for event in events))
+    if begun:
+        park_one(ledger, EffectKind.SUBMIT, "SLURM may have it")
+    verb, *more = words
+    with in_terminal(
+        ("job", verb, job_id(1), *more, "--reason", "x"), servers[1]
+    ) as screen:
+        screen.wait_for("Go on? [y/N]")
+        meanwhile(ledger)
+        before = job_of(ledger, 1)
+        screen.press("y\n", refusal)
+        assert screen.process.wait(deadline(30)) == 1
+    assert job_of(ledger, 1) == before
+    (entry,) = said(run("log", "--command", f"job {verb}", "-o", "json"))
+    assert refusal in entry["outcome"]
 
 
 def test_forget__only_what_a_job_does_not_need(run: Run, ledger: Ledger) -> None:
