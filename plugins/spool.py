@@ -2,10 +2,12 @@
 wrote, one file each.
 
 0001795242441000000000-7-end          an event: sequence number, SLURM's id, kind
-.0001795242441000000000-7-end.4711    a draft of the process 4711 lost
-a line for each event that a hook could not write ends
-empty; exists once an end was delivered: the supervisor then expects heartbeats
-rejected/                             events that the supervisor will never accept
+.0001795242441000000000-7-end.4711    a draft of the process 4711
+lost       a line for each event that a hook could not write
+ends       empty; exists once an end was delivered: then heartbeats are expected
+rejected/  events that the supervisor will never accept
+
+At most 50,000 events wait; later ones become lines of `lost` (hook/spool.c).
 """
 
 import ctypes

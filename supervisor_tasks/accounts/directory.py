@@ -45,6 +45,8 @@ TIMEOUT_S = 10
 TRIES = 10  # to get a number that no other process takes at the same moment
 # below this are the random distances between the numbers of two tries
 NUMBERS_APART = 50
+# the overflow uid of Linux, to which NFS and containers map strangers; -1 in 16 bits
+RESERVED_NUMBERS = (65534, 65535)
 ADDRESS = re.compile("0x[0-9a-f]{40}")
 ASSIGNED_BY_THE_SERVER = -1  # 389ds's DNA plugin replaces it with a free number
 BUSY = {3, 51, 52, 80}  # time limit, busy, unavailable, other: a retry may help
@@ -368,6 +370,8 @@ class Session:
                 taken += self._taken("gidNumber", self.form.own_groups_dn)
             self._highest = max([first - 1, *taken]) + self._skipped
         self._highest += 1
+        if self._highest in RESERVED_NUMBERS:
+            self._highest = max(RESERVED_NUMBERS) + 1
         return self._highest
 
     def _taken(self, attribute: str, where: str) -> list[int]:

@@ -408,8 +408,8 @@ class Settings(BaseSettings):
     benchmark_time_limit: Duration = 24 * 3600.0
     """The time limit of each benchmark."""
     benchmark_every: Interval = 0.0
-    """How often the cluster is measured again; 0: only when the operator requests it or
-    the hardware changes.
+    """How often the cluster is measured again; 0: only when the operator requests it,
+    or the nodes, the prices or the operator's labels change.
     """
     benchmark_trace: bool = False
     """Whether the benchmarks' programs trace what they do (NCCL_DEBUG=TRACE)."""

@@ -33,7 +33,7 @@ EVENTS_EVERY_S = 0.5
 MARK_EVERY_S = 1.0
 # checks of the queues with the same result before the worker counts as receiving none
 SAMPLES = 10
-SHUTDOWN_GRACE_S = 15.0  # for a worker to end its work
+STUCK_LOOP_GRACE_S = 15.0  # for a worker to end its work
 
 # Celery warns at each reconnection. The results of running tasks are in the ledger; a
 # second delivery changes nothing.
@@ -172,8 +172,8 @@ def _watch_consumer(
 
 
 def _end() -> None:
-    """End the process, at the latest after SHUTDOWN_GRACE_S; its leases end with it."""
+    """End the process, at the latest after STUCK_LOOP_GRACE_S; its leases end with it."""
     os.kill(os.getpid(), signal.SIGTERM)
     # a loop that is stuck does not react to SIGTERM either
-    time.sleep(SHUTDOWN_GRACE_S)
+    time.sleep(STUCK_LOOP_GRACE_S)
     os._exit(1)

@@ -3,7 +3,8 @@ register his offer. Pure.
 
 The worker reads the contract each time. `RegistrationRecord` holds the little that the
 contract does not show: what was sent, and what the grid has rejected. The runs of the
-benchmarks show what the cluster was measured for.
+benchmarks show what the cluster was measured for. measuring_rules.py decides when a run
+is due.
 """
 
 import re

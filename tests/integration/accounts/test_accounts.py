@@ -246,6 +246,25 @@ def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(
     assert entry["gidNumber"] == entry["uidNumber"] > highest + 1
 
 
+def test_ensure__number_of_nobody_is_next__is_given_to_no_customer(ldap: Ldap) -> None:
+    few, one, two = f"ou=few,{PEOPLE}", customer(), customer()
+    form = replace(FORM, people_dn=few, own_groups_dn=few, first_uid_number=65533)
+    with directory_of(ldap, form=form).open() as session:
+        session.connection.add(few, ["organizationalUnit"])  # type: ignore[no-untyped-call]
+        session.ensure(one)
+        session.ensure(two)
+        try:
+            numbers = {
+                entry["cn"][0]: entry["uidNumber"]
+                for entry in entries(ldap, "(uidNumber=*)", few)
+            }
+        finally:
+            for each in (one, two):
+                for dn in (form.dn(each), f"cn={each},{few}"):
+                    session.connection.delete(dn)  # type: ignore[no-untyped-call]
+    assert numbers == {one: 65533, two: 65536}
+
+
 def test_ensure__died_before_the_account_had_its_group__gets_it(ldap: Ldap) -> None:
     one = customer()
     with pytest.raises(DirectoryRefusedError, match="noSuchObject"):

@@ -19,8 +19,8 @@ from supervisor_tasks.monitoring.probes import ProcessMetrics, services
 from tests.support.reference.markdown import head, item, paragraph
 from tests.support.reference.markdown import page as text_of
 
-ABOUT = """Prometheus scrapes them; the alert rules and the dashboard (`docker/monitoring`) use them. Each has the label
-`cluster`. A counter's name ends in `_total`; a time is a Unix time, and 0 means never. What the totals count is
+ABOUT = """Prometheus scrapes them; the alert rules and the dashboard (`docker/helm/grid-supervisor/files`) use them. Each
+has the label `cluster`. A counter's name ends in `_total`; a time is a Unix time, and 0 means never. What the totals count is
 kept in the ledger, so they survive each process; what a process measures itself begins at 0 with the process."""
 LEDGER = "`supervisor metrics` serves these at `METRICS_ADDRESS`. While the ledger does not answer, only the first is there."
 INSTRUMENTS = tuple(instruments.REGISTRY._collector_to_names)
