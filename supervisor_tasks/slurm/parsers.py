@@ -169,6 +169,14 @@ _NOT_RUN = (126, 127)
 _ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))
 # with these and no id, sbatch's text does not decide
 _NO_DECISION = (0, *_ENDED_FROM_OUTSIDE)
+# SLURM does not change the job at this moment: slurmctld changes it itself, or has no
+# record in slurmdbd yet; or the login node does not know the user, as its directory is
+# away.
+_NOT_CHANGED_NOW = (
+    "job can not be altered now, try again later",
+    "the db index is being set, try again in a bit",
+    "invalid user name",
+)
 _UNKNOWN_JOB = (
     "invalid job id specified",
     "already completing or completed",
@@ -420,6 +428,13 @@ def is_missing_answer(error_text: str) -> bool:
     return _has(error_text, _NO_ANSWER)
 
 
+def may_change_later(error_text: str) -> bool:
+    """Whether a text, in lower case, means that SLURM has not changed a job for a
+    reason that passes: a retry helps.
+    """
+    return is_missing_answer(error_text) or _has(error_text, _NOT_CHANGED_NOW)
+
+
 def has_accounting(answer: CommandAnswer) -> bool:
     """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError
     when the configuration is missing.
@@ -506,7 +521,7 @@ def require_success(answer: CommandAnswer, what: str) -> bool:
     if is_unknown_job(error_text):
         return False
     message = f"{what} ended with status {answer.status}: {error_text}"
-    if is_missing_answer(error_text.lower()):
+    if may_change_later(error_text.lower()):
         raise SlurmUnavailableError(message)
     raise SlurmRejectedError(message)
 

@@ -25,7 +25,6 @@ from supervisor_tasks.crash_points import CrashPoint, after, before, crash_point
 from supervisor_tasks.errors import (
     OutcomeUnknownError,
     SupervisorError,
-    TransientError,
     UndecidedError,
 )
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
@@ -261,7 +260,7 @@ class RestCluster:
                 rest_answers.require_success(
                     self.access.order("DELETE", f"job/{slurm_id}"), "cancel"
                 )
-        except TransientError as error:
+        except SupervisorError as error:  # also if SLURM refuses to end it
             raise OutcomeUnknownError(
                 f"SLURM took the job as {slurm_id}, and its owner is not known: {error}"
             ) from error

@@ -30,6 +30,7 @@ from supervisor_tasks.slurm.parsers import (
     SlurmUnavailableError,
     can_be_given,
     is_missing_answer,
+    may_change_later,
     raise_for_verdict,
 )
 from supervisor_tasks.slurm.rest_versions import as_object
@@ -167,7 +168,9 @@ def require_success(answer: RestAnswer, what: str) -> bool:
         return True
     if answer.is_unknown_job:
         return False
-    raise _failure(answer, what, SlurmRejectedError)
+    changes_later = may_change_later(answer.verdict)
+    refusal = SlurmUnavailableError if changes_later else SlurmRejectedError
+    raise _failure(answer, what, refusal)
 
 
 def _failure(

@@ -488,6 +488,21 @@ def test_require_success__recorded_answers() -> None:
 
 
 @pytest.mark.parametrize(
+    "error_text",
+    [
+        "scancel: error: Invalid user name: 0xabc",
+        "slurm_update error: Job can not be altered now, try again later",
+        "slurm_update error: Job update not available right now, the DB index is being"
+        " set, try again in a bit",
+    ],
+)
+def test_require_success__reason_that_passes__is_tried_again(error_text: str) -> None:
+    """Each was taken for SLURM's decision, and the cancellation or top-up parked."""
+    with pytest.raises(SlurmUnavailableError, match=error_text[-20:]):
+        require_success(CommandAnswer(1, "", f"{error_text}\n"), "update")
+
+
+@pytest.mark.parametrize(
     ("shown", "seconds"),
     [("0:00", 0), ("1:28", 88), ("2:03:04", 7384), ("1-02:03:04", 93784)],
 )

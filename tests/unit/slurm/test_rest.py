@@ -173,6 +173,17 @@ def test_submit_batch__another_users_job__is_ended() -> None:
     assert f"DELETE job/{NUMBER}" in client.asked
 
 
+def test_submit_batch__another_users_job_is_not_ended__is_no_refusal_of_the_job() -> (
+    None
+):
+    """SLURM has the job still: given back to the contract, it would run twice."""
+    client = taken_as({"user_name": "unresolved", "user_id": 99})
+    denied = rest_answer("cancel-denied", slurm="22.05.8", api=OLD)
+    client.answers[f"DELETE job/{NUMBER}"] = denied
+    (outcome,) = submit(client, 1)
+    assert isinstance(outcome, OutcomeUnknownError)
+
+
 @pytest.mark.parametrize("user", [None, ""])
 def test_submit_batch__user_is_not_shown__job_goes_on_and_is_searched_for(
     user: str | None,

@@ -103,6 +103,13 @@ def test_require_success__job_is_unknown__is_no_error() -> None:
         require_success(answer("cancel-denied"), "cancel")
 
 
+def test_require_success__reason_that_passes__is_tried_again() -> None:
+    later = "Job can not be altered now, try again later"
+    refused = RestAnswer(500, {"errors": [{"error": later, "error_number": 2050}]})
+    with pytest.raises(SlurmUnavailableError, match="try again later"):
+        require_success(refused, "update")
+
+
 def test_require_answer__refused__is_not_a_missing_answer() -> None:
     with pytest.raises(QuestionRefusedError):
         require_answer(answer("job-unknown"), "GET job/999")
