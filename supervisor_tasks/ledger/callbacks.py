@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
     bindparam,
@@ -35,6 +36,7 @@ UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)
 FORGET_EVERY_S = 600.0
 STRANGE_KEPT_S = 2700.0  # less than an hour, even with FORGET_EVERY_S added
 MAX_CALLBACKS = 1000  # callbacks that are read at a time
+PROVEN = "proven"  # grpc_callbacks/callers.py writes it
 
 # Each reading of callbacks asks this. A condition on a list of pairs takes longer to
 # build and to plan.
@@ -107,7 +109,7 @@ class CallbackSeen:
     @property
     def proven(self) -> bool:
         """Whether the caller had the site's key."""
-        return self.proof == "proven"
+        return self.proof == PROVEN
 
     @property
     def is_evidence(self) -> bool:
@@ -260,23 +262,37 @@ class CallbackReader:
         under these SLURM ids. Only callbacks count that were not read yet, or that came
         in the last `seconds`.
         """
-        about = (
-            CALLBACKS.c.cluster == self._cluster,
-            tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(
-                list(slurm_ids.items())
-            ),
-        )
         young = CALLBACKS.c.received_at > func.now() - func.make_interval(
             0, 0, 0, 0, 0, 0, seconds
         )
-        fresh = (
+        fresh = or_(CALLBACKS.c.read_at.is_(None), young)
+        return self._jobs_reported(slurm_ids, statuses, fresh)
+
+    def jobs_proven_as(
+        self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int]
+    ) -> set[JobId]:
+        """The jobs for which a caller who proved himself reported one of the statuses,
+        out of these jobs under these SLURM ids.
+        """
+        return self._jobs_reported(slurm_ids, statuses, CALLBACKS.c.proof == PROVEN)
+
+    def _jobs_reported(
+        self,
+        slurm_ids: Mapping[JobId, SlurmId],
+        statuses: Collection[int],
+        which: ColumnElement[bool],
+    ) -> set[JobId]:
+        if not slurm_ids:
+            return set()
+        pairs = tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id)
+        query = select(CALLBACKS.c.job_id).where(
+            CALLBACKS.c.cluster == self._cluster,
+            pairs.in_(list(slurm_ids.items())),
             CALLBACKS.c.status.in_(list(statuses)),
-            or_(CALLBACKS.c.read_at.is_(None), young),
+            which,
         )
         with read_connection(self._engine) as connection:
-            return set(
-                connection.scalars(select(CALLBACKS.c.job_id).where(*about, *fresh))
-            )
+            return set(connection.scalars(query))
 
     def of_last(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
         """All callbacks about a job in the last `seconds`, under any SLURM id, oldest

@@ -161,7 +161,11 @@ def collect_snapshot(
         )
     with report.asking("traces"):
         snapshot = snapshot.changed(traces=_traces(context, snapshot, booted, report))
-    snapshot = snapshot.changed(recently_reported=_recently_reported(ledger, snapshot))
+    with_ids = _missing_for_long(snapshot)
+    snapshot = snapshot.changed(
+        recently_reported=_recently_reported(ledger, snapshot, with_ids),
+        proven_ends=frozenset(ledger.inbox.jobs_proven_as(with_ids, ENDED)),
+    )
     return snapshot, read_since
 
 
@@ -319,7 +323,10 @@ def _confirmed_lookups(
     """Ask SLURM and accounting once more about jobs that SLURM does not list. None
     means that neither knows the job.
     """
-    absent = [job.job_id for job in snapshot.missing[:ASKED_AT_ONCE]]
+    asked = (
+        snapshot.missing[:ASKED_AT_ONCE] + snapshot.parked_and_absent[:ASKED_AT_ONCE]
+    )
+    absent = [job.job_id for job in asked]
     if not absent:
         return {}
     results = look_at(context, context.ledger.jobs(absent).values(), snapshot.slurm)
@@ -330,17 +337,22 @@ def _confirmed_lookups(
     }
 
 
-def _recently_reported(ledger: Ledger, snapshot: Snapshot) -> frozenset[JobId]:
-    """The missing jobs for which an end has come in since the ledger was read, or not
-    long before. The POLL_SLURM effect decides whether that end can be true. The sender
-    of a false callback may have slowed that effect down.
-    """
+def _missing_for_long(snapshot: Snapshot) -> dict[JobId, SlurmId]:
+    """The SLURM ids of the jobs that would count as lost."""
     slurm_ids = dict[JobId, SlurmId]()
     for job in snapshot.missing:
         if job.slurm_id is not None and absence_confirmed(job, snapshot):
             slurm_ids[job.job_id] = job.slurm_id
-    if not slurm_ids:
-        return frozenset()
+    return slurm_ids
+
+
+def _recently_reported(
+    ledger: Ledger, snapshot: Snapshot, slurm_ids: Mapping[JobId, SlurmId]
+) -> frozenset[JobId]:
+    """The missing jobs for which an end has come in since the ledger was read, or not
+    long before. The POLL_SLURM effect decides whether that end can be true. The sender
+    of a false callback may have slowed that effect down.
+    """
     return frozenset(ledger.inbox.jobs_reported_as(slurm_ids, ENDED, snapshot.grace_s))
 
 

@@ -203,6 +203,9 @@ def _in_slurm(
     for job in snapshot.missing:
         if job.job_id in compared:
             absent += _absent(job, snapshot)
+    for job in snapshot.parked_and_absent:
+        if job.job_id in compared:
+            absent += _ended_while_parked(job, snapshot)
     yield from _escalate_mass_loss(snapshot, absent)
     yield from _first_seen(snapshot)
     yield from _unexpected_jobs(snapshot, slurm)
@@ -211,7 +214,8 @@ def _in_slurm(
 def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
     """SLURM lists the job. An end counts also if the job's POLL_SLURM effect is parked:
     the operator waits for it, and SLURM soon forgets it. A job that has more than was
-    paid for counts then, too: its owner can hold it until the effect is parked.
+    paid for counts then, too: its owner can hold it until the effect is parked. So does
+    one that runs now: its owner has released it.
     """
     if row.record.phase is Phase.ENDED:
         events = (EffectMissing(EffectKind.POLL_SLURM),)
@@ -220,6 +224,15 @@ def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
         )
         return
     if not is_active(row):
+        return
+    is_unseen_run = job.state is State.QUEUED and row.record.phase is Phase.RUNNING
+    if is_unseen_run and EffectKind.POLL_SLURM in job.parked:
+        yield Discrepancy(
+            DiscrepancyKind.RUN_NOT_RECORDED,
+            job.job_id,
+            row.slurm_id,
+            (EffectMissing(EffectKind.POLL_SLURM),),
+        )
         return
     # slurmctld was killed before it saved the limit that it was given; any other lower
     # limit is the owner's own wish
@@ -269,6 +282,13 @@ def _absent(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
     yield Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id, look)
 
 
+def _ended_while_parked(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
+    """The operator was called about the job, and accounting has its end now."""
+    record = snapshot.confirmed_lookups.get(job.job_id)
+    if record is not None and record.phase is Phase.ENDED:
+        yield from _absent_with_record(job, record, snapshot)
+
+
 def _absent_with_record(
     job: JobSummary, record: JobRecord, snapshot: Snapshot
 ) -> Iterator[Discrepancy]:
@@ -297,12 +317,14 @@ def _is_listed(record: JobRecord, snapshot: Snapshot) -> bool:
 
 def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
     """The job is lost for good, unless its end may be in a spool that no reporter
-    delivers. A job that never ran is submitted again.
+    delivers, or a hook of ours has told its end and accounting does not have it. A job
+    that never ran is submitted again.
     """
     needs_operator = Discrepancy(
         DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id
     )
-    if snapshot.continuous_uptime_s is None:
+    has_ended = job.job_id in snapshot.proven_ends
+    if snapshot.continuous_uptime_s is None or has_ended:
         return needs_operator
     if never_ran(job) and job.slurm_id is not None:
         trace = snapshot.traces.get(job.job_id)

@@ -46,6 +46,8 @@ class DiscrepancyKind(StrEnum):
     END_NOT_RECORDED = "end_not_recorded"
     LIMIT_LOST = "limit_lost"  # SLURM has a time limit from before a top-up
     RUNS_AGAIN = "runs_again"  # SLURM has requeued it, and no look has shown that yet
+    # SLURM runs it, the ledger has it waiting, and the operator was called meanwhile
+    RUN_NOT_RECORDED = "run_not_recorded"
     # SLURM gives it, or is about to give it, more than was paid for
     MORE_THAN_PAID = "more_than_paid"
     MISSING = "missing"  # SLURM does not know it; the sweep asks again after a while
@@ -96,7 +98,8 @@ class Snapshot:
     means that neither knows the job; a job with an unclear answer is left out. `traces`
     are those of the jobs of `pending_and_missing`; a job that the sweep has not looked
     for is left out. `recently_reported` are jobs for which an end came in meanwhile, or
-    not long ago: jobs/monitor.py decides on them. `historical_matches` is what scripts
+    not long ago: jobs/monitor.py decides on them. `proven_ends` are jobs whose end one of
+    our own hooks has told. `historical_matches` is what scripts
     and accounting show of the jobs that are `unlisted`; None if they did not answer.
     `undecided_histories` are those of these jobs whose customers the login node does
     not know: accounting cannot be asked about them.
@@ -122,6 +125,7 @@ class Snapshot:
     confirmed_lookups: Mapping[JobId, JobRecord | None] = field(default_factory=dict)
     traces: Mapping[JobId, Trace] = field(default_factory=dict)
     recently_reported: Collection[JobId] = frozenset()
+    proven_ends: Collection[JobId] = frozenset()
     continuous_uptime_s: float | None = float("inf")
     historical_matches: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
     undecided_histories: Collection[JobId] = frozenset()
@@ -148,12 +152,13 @@ class Snapshot:
         return absent > max(MIN_LOST_JOBS, MAX_LOST_FRACTION * expected)
 
     def changed(self, **changes: Any) -> "Snapshot":
-        """Return a copy with other values of these fields. `missing` is not computed
-        again, unless it depends on them: a sweep of many jobs reads it at each step.
+        """Return a copy with other values of these fields. Which jobs SLURM does not list
+        is not computed again, unless it depends on them: a sweep of many jobs reads it
+        at each step.
         """
         copy = replace(self, **changes)
         if not changes.keys() & {"jobs", "slurm"}:
-            copy.__dict__["missing"] = self.missing
+            copy.__dict__["_not_listed"] = self._not_listed
         return copy
 
     @property
@@ -174,15 +179,24 @@ class Snapshot:
         """The jobs that SLURM should have and does not list, or lists without enough to
         identify them at once.
         """
+        return [job for job in self._not_listed if not _waits_for_operator(job)]
+
+    @property
+    def parked_and_absent(self) -> list[JobSummary]:
+        """The same of jobs whose POLL_SLURM effect is parked. They are not missing: the
+        operator was called, and only an end that accounting knows counts.
+        """
+        return [job for job in self._not_listed if _waits_for_operator(job)]
+
+    @cached_property
+    def _not_listed(self) -> list[JobSummary]:
         if self.slurm is None:
             return []
-        missing = list[JobSummary]()
+        not_listed = list[JobSummary]()
         for job in self.jobs.values():
-            is_polled = EffectKind.POLL_SLURM not in job.parked
-            is_expected = job.state in IN_SLURM and is_polled
-            if is_expected and row_of(job, self.slurm) is None:
-                missing.append(job)
-        return missing
+            if job.state in IN_SLURM and row_of(job, self.slurm) is None:
+                not_listed.append(job)
+        return not_listed
 
     @cached_property
     def unknown(self) -> list[JobSummary]:
@@ -217,16 +231,16 @@ class Snapshot:
 
         Many forgotten jobs are enough to show that, also if slurmctld's ids went on:
         they do so even if slurmctld was started with the order to forget all jobs. With
-        few forgotten jobs, an empty list shows it only if the ids did not go on. If
-        they did, the last jobs may have ended without a callback, and slurmctld has
-        forgotten them in time.
+        few forgotten jobs, an empty list shows it only if the ids began again. If they
+        went on, or if that is not known, the last jobs may have ended without a
+        callback, and slurmctld has forgotten them in time.
         """
         if not self.forgotten:
             return False
         if self._many(len(self.forgotten)):
             return True
         last_id = max(self.jobs[job_id].slurm_id or 0 for job_id in self.forgotten)
-        return not self.slurm and self.first_job_id <= last_id
+        return not self.slurm and 0 < self.first_job_id <= last_id
 
     @property
     def knows_all_it_had_saved(self) -> bool:
@@ -426,6 +440,10 @@ def status_of(job_id: JobId, snapshot: Snapshot) -> ChainStatus | None:
     if standing is None:
         return None
     return standing.status
+
+
+def _waits_for_operator(job: JobSummary) -> bool:
+    return EffectKind.POLL_SLURM in job.parked
 
 
 def row_of(job: JobSummary, slurm: Mapping[SlurmId, SqueueRow]) -> SqueueRow | None:

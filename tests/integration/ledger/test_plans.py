@@ -326,6 +326,9 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "callbacks that tell an end": lambda ledger, _: ledger.inbox.jobs_reported_as(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED, 300.0
     ),
+    "callbacks that prove an end": lambda ledger, _: ledger.inbox.jobs_proven_as(
+        {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED
+    ),
     "callbacks_since": lambda ledger, _: ledger.inbox.of_last(RUNNING, 3600.0),
     "inbox of the callbacks: full": lambda ledger, _: callbacks_said(ledger),
     "leases of the dead": lambda ledger, _: free_leases(ledger),

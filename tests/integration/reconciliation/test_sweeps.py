@@ -402,6 +402,11 @@ def test_jobs_reported_as__ends_unread_or_young__under_the_jobs_slurm_id(
             id=job_id(number), slurm_id=slurm_id, status=status, ago_s=ago_s, read=read,
         )  # fmt: skip
     assert ledger.inbox.jobs_reported_as(asked, ENDED, 300.0) == {job_id(1), job_id(2)}
+    assert ledger.inbox.jobs_proven_as(asked, ENDED) == set()
+    execute(ledger, "UPDATE callbacks SET proof = 'proven'")
+    proven = ledger.inbox.jobs_proven_as(asked, ENDED)
+    assert proven == {job_id(1), job_id(2), job_id(3)}
+    assert ledger.inbox.jobs_proven_as({}, ENDED) == set()
 
 
 # --- what the operator gave up --------------------------------------------------------

@@ -361,6 +361,45 @@ def test_compare__slurm_has_ended_it__the_witness_looks_also_where_it_is_parked(
     assert find_discrepancies(seeing(known(parked=POLLED), rows=[row(1)])) == []
 
 
+def test_compare__its_owner_has_released_it__the_monitor_looks_although_parked() -> (
+    None
+):
+    """Held for an hour, it is parked. Nothing looked any more when it ran then."""
+    held = known(state=State.QUEUED, parked=POLLED)
+    runs = only(seeing(held, rows=[row(1)]))
+    assert (runs.kind, runs.events) == (
+        DiscrepancyKind.RUN_NOT_RECORDED,
+        (EffectMissing(EffectKind.POLL_SLURM),),
+    )
+    assert find_discrepancies(seeing(held, rows=[row(1, "PENDING")])) == []
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
+def test_compare__parked_and_not_listed__counts_only_an_end_that_accounting_has(
+    state: State,
+) -> None:
+    parked, sure = known(state=state, parked=POLLED), GRACE_S * 2
+    assert find_discrepancies(gone(parked, age_s=sure)) == []
+    snapshot = gone(parked)
+    for slurm_state, kinds in (
+        ("COMPLETED", [DiscrepancyKind.END_NOT_RECORDED]),
+        ("RUNNING", []),
+    ):
+        record = JobRecord(SlurmId(1), slurm_state, 60, 0)
+        accounted = replace(snapshot, confirmed_lookups={name(1): record})
+        assert [one.kind for one in find_discrepancies(accounted)] == kinds
+
+
+def test_compare__unknown_to_slurm_and_a_hook_told_its_end__is_left_to_the_operator() -> (
+    None
+):
+    """Accounting may never get the record of a job that has ended while it was away."""
+    told = gone(known(), age_s=GRACE_S, proven_ends=frozenset({name(1)}))
+    assert [(one.kind, one.events) for one in find_discrepancies(told)] == [
+        (DiscrepancyKind.NEEDS_OPERATOR, ())
+    ]
+
+
 def test_compare__unknown_to_slurm__is_missing_first_and_lost_the_second_time() -> None:
     first = gone(known())
     assert (only(first).kind, only(first).events) == (
@@ -634,10 +673,10 @@ def test_slurm_lost_state__none_listed_but_ids_go_on__is_not_lost_for_a_few_jobs
     None
 ):
     last = forgetful(2, saved=2, slurm={})
-    assert last.slurm_lost_state
     assert replace(last, first_job_id=2).slurm_lost_state  # the second job had that id
     gone_on = replace(last, first_job_id=3)
     assert not gone_on.slurm_lost_state
+    assert not last.slurm_lost_state  # the first id is not known, as over slurmrestd
     assert {kind for kind, _ in found(gone_on)} == {DiscrepancyKind.NEEDS_OPERATOR}
     assert forgetful(
         MIN_LOST_JOBS + 1, saved=MIN_LOST_JOBS + 1, slurm={}, first_job_id=100
