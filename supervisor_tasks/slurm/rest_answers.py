@@ -41,7 +41,7 @@ from supervisor_tasks.slurm.size import (
     request_of,
     size_of,
 )
-from supervisor_tasks.slurm.squeue import SqueueRow
+from supervisor_tasks.slurm.squeue import SqueueRow, resolved
 
 OK = 200
 ACCESS_DENIED = 2002
@@ -209,7 +209,7 @@ def owner(answer: RestAnswer, slurm_id: SlurmId) -> str:
         if job.get("job_id") == slurm_id:
             if job.get("user_id") == UNKNOWN_USER:
                 return str(UNKNOWN_USER)
-            return _text(job, "user_name")
+            return resolved(_text(job, "user_name"))
     return ""
 
 
@@ -401,7 +401,7 @@ def _identified(job: Mapping[str, Any]) -> JobRecord:
         str(job["job_state"]),
         elapsed_s=0,
         exit_status=0,
-        user=_word(job, "user_name"),
+        user=resolved(_word(job, "user_name")),
         submit_s=int(job["submit_time"]),
         restarts=int(job["restart_cnt"]),
     )

@@ -55,9 +55,16 @@ FIELDS = (
     *("Requeue", "Threads", "MinMemory"),
 )
 _WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_FORMAT=%s && exec "$@"'
-_NOBODY = "nobody"  # squeue's name for a user whose name it cannot resolve
+_NOBODY = "nobody"
 UNREADABLE = "INVALID"  # a time that ends before it begins
 _SHOWN = 200  # characters of an unreadable record, in the error
+
+
+def resolved(user: str) -> str:
+    """Return the user; empty for one whose name SLURM cannot resolve. It shows such a
+    user as `nobody` (22.05), or by his number (24.11: `uid_to_string` of its library).
+    """
+    return "" if user == _NOBODY or user.isdecimal() else user
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +210,13 @@ def _listed(record: list[str]) -> SqueueRow:
         start_s: int | None = None
         if start.isdigit():
             start_s = int(start)
-        resolved_user = user
-        if user == _NOBODY:
-            resolved_user = ""
         seen = JobRecord(
             number,
             state,
             elapsed_s(used),
             wait_status(exit_code),
             reason,
-            user=resolved_user,
+            user=resolved(user),
             submit_s=int(submitted),
             restarts=int(restarts),
             start_s=start_s,

@@ -6,6 +6,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,35 @@ def test_user__unresolvable_for_a_while__delays_neither_others_nor_its_running_j
     ]
     for job_id in jobs:
         running(grid, job_id)
+    with unresolvable(grid, customer):
+        for each in (customer, other):
+            (grid.users.home(each.address) / "unnamed").touch()
+        for job_id in jobs:
+            assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
+
+
+def test_user__unresolvable_when_he_cancels__is_cancelled_once_he_is_known(
+    grid: Grid, customer: Account
+) -> None:
+    """It was parked: the job ran on until its limit."""
+    job_id = grid.submit_script(customer, UNTIL.format(gate="never"))
+    running(grid, job_id)
+
+    def was_tried() -> bool:
+        query = "SELECT * FROM effects WHERE job_id = :id AND kind = 'cancel'"
+        found = rows(grid, query, id=job_id)
+        return bool(found) and (found[0].last_error or found[0].done_at) is not None
+
+    with unresolvable(grid, customer):
+        grid.chain.customers.cancel_job(customer, job_id)
+        wait_until(was_tried, "the cancellation to be tried", 30.0)
+        assert job_id not in [row.job_id for row in parked(grid)]
+    assert_ended(grid, job_id, "CANCELLED", ChainStatus.CANCELLED)
+
+
+@contextmanager
+def unresolvable(grid: Grid, customer: Account) -> Iterator[None]:
+    """Inside this, no host of the site knows the customer's Linux user."""
     passwd = grid.users.folder / "passwd"
     named = passwd.read_text()
     unnamed = "".join(
@@ -270,11 +300,8 @@ def test_user__unresolvable_for_a_while__delays_neither_others_nor_its_running_j
     )
     assert unnamed != named
     rewrite(passwd, unnamed)
-    for each in (customer, other):
-        (grid.users.home(each.address) / "unnamed").touch()
     try:
-        for job_id in jobs:
-            assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
+        yield
     finally:
         rewrite(passwd, named)
 

@@ -113,6 +113,14 @@ def test_listed_jobs__could_not_ask__is_not_an_empty_list(
         listed_jobs(answer, DELIMITER)
 
 
+@pytest.mark.parametrize("shown", ["nobody", "300123"])
+def test_listed_jobs__user_is_not_resolved__is_not_another_user(shown: str) -> None:
+    """SLURM 22.05 shows `nobody`, 24.11 the number: the job may be ours still."""
+    unresolved = (RECORD[0], shown, *RECORD[2:])
+    jobs = listed_jobs(CommandAnswer(0, printed(unresolved), ""), DELIMITER)
+    assert jobs[SlurmId(7)].record.user == ""
+
+
 @pytest.mark.parametrize("kept", range(1, len(printed(RECORD)) - 1))
 def test_listed_jobs__cut_anywhere__is_an_error_and_not_a_shorter_list(
     kept: int,
