@@ -115,7 +115,7 @@ def test_listed_jobs__could_not_ask__is_not_an_empty_list(
 
 @pytest.mark.parametrize("shown", ["nobody", "300123"])
 def test_listed_jobs__user_is_not_resolved__is_not_another_user(shown: str) -> None:
-    """SLURM 22.05 shows `nobody`, 24.11 the number: the job may be ours still."""
+    """22.05 and 24.11 show it like this; the job may be ours still."""
     unresolved = (RECORD[0], shown, *RECORD[2:])
     jobs = listed_jobs(CommandAnswer(0, printed(unresolved), ""), DELIMITER)
     assert jobs[SlurmId(7)].record.user == ""
