@@ -53,6 +53,7 @@ KIND_TEXTS: Mapping[str, str] = {
     DiscrepancyKind.END_NOT_RECORDED: "ended in SLURM, unheard",
     DiscrepancyKind.LIMIT_LOST: "old time limit in SLURM",
     DiscrepancyKind.RUNS_AGAIN: "requeued by SLURM",
+    DiscrepancyKind.RUN_NOT_RECORDED: "running in SLURM, unheard",
     DiscrepancyKind.MORE_THAN_PAID: "more than was paid for",
     DiscrepancyKind.MISSING: "missing in SLURM",
     DiscrepancyKind.LOST: "lost by SLURM",
