@@ -89,7 +89,9 @@ class Backpressure:
         with self._lock:
             counted_s, length = self._counted.get(queue, (float("-inf"), 0))
             if time.monotonic() - counted_s >= COUNT_EVERY_S:
-                counted_s, length = time.monotonic(), self._length(queue)
+                # A broker that is away takes longer to ask than a count counts: threads
+                # that have waited for this one must not ask again.
+                length, counted_s = self._length(queue), time.monotonic()
             self._counted[queue] = (counted_s, length + 1)
             return self._limit.allows(queue, length)
 
