@@ -32,17 +32,21 @@ class NodeErrorKind(StrEnum):
 # The first match decides: "replacement transaction underpriced" contains "underpriced",
 # too.
 PHRASES = (
-    (NodeErrorKind.ALREADY_KNOWN, ("already known", "already imported", "known transaction", "already in mempool")),
-    (NodeErrorKind.NONCE_TOO_LOW, ("nonce too low", "nonce is too low", "nonce already used")),
-    (NodeErrorKind.NONCE_GAP, ("nonce too high", "nonce gap", "gapped-nonce", "in-flight transaction limit")),
-    (NodeErrorKind.REPLACEMENT_UNDERPRICED, ("replacement transaction underpriced", "could not replace existing tx")),
+    (NodeErrorKind.ALREADY_KNOWN, ("already known", "already imported", "known transaction", "already in mempool",
+      "alreadyknown", "existing tx with same hash")),
+    (NodeErrorKind.NONCE_TOO_LOW, ("nonce too low", "nonce is too low", "nonce already used", "oldnonce")),
+    (NodeErrorKind.NONCE_GAP, ("nonce too high", "nonce gap", "gapped-nonce", "in-flight transaction limit", "noncegap")),
+    (NodeErrorKind.REPLACEMENT_UNDERPRICED, ("replacement transaction underpriced", "could not replace existing tx",
+      "replacementnotallowed")),
     (
         NodeErrorKind.BELOW_BASE_FEE,
         ("less than block base fee", "fee cap less than", "max fee per gas less than", "less than the block's base fee"),
     ),
-    (NodeErrorKind.INSUFFICIENT_FUNDS, ("insufficient funds", "insufficient balance", "overdraft")),
+    (NodeErrorKind.INSUFFICIENT_FUNDS, ("insufficient funds", "insufficient balance", "overdraft", "insufficientfunds",
+      "upfront cost exceeds account balance")),
     (NodeErrorKind.POOL_FULL, ("txpool is full", "transaction pool is full", "future transaction tries to replace pending")),
-    (NodeErrorKind.UNDERPRICED, ("underpriced", "less than the minimum", "below minimum", "gas price too low")),
+    (NodeErrorKind.UNDERPRICED, ("underpriced", "less than the minimum", "below minimum", "gas price too low",
+      "below configured minimum", "feetoolow")),
     (
         NodeErrorKind.GAS,
         ("intrinsic gas too", "exceeds block gas limit", "gas limit reached", "gas limit exceeded", "gas too high",
@@ -69,7 +73,8 @@ def over_the_limit(message: str) -> bool:
 
 def classify(message: str) -> NodeErrorKind:
     """What the node's text means."""
-    text = message.lower()
+    # "unknown transaction type" is no "known transaction"
+    text = message.lower().replace("unknown transaction", "")
     for refusal, phrases in PHRASES:
         if any(phrase in text for phrase in phrases):
             return refusal

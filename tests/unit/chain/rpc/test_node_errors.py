@@ -55,7 +55,23 @@ WORDS = [
     ("max fee per gas less than block base fee", Error.BELOW_BASE_FEE),
     ("oversized data: transaction size 140000, limit 131072", Error.GAS),
     ("tx fee (1.08 ether) exceeds the configured cap (1.00 ether)", Error.FEE_CAP),
+    # Erigon's DiscardReason
+    ("INTERNAL_ERROR: existing tx with same hash", Error.ALREADY_KNOWN),
+    # Nethermind's AcceptTxResult
+    ("AlreadyKnown", Error.ALREADY_KNOWN),
+    ("OldNonce, Current nonce: 7, nonce of rejected tx: 6", Error.NONCE_TOO_LOW),
+    ("NonceGap, Future nonce. Expected nonce: 7", Error.NONCE_GAP),
+    ("ReplacementNotAllowed", Error.REPLACEMENT_UNDERPRICED),
+    ("FeeTooLow", Error.UNDERPRICED),
+    (
+        "InsufficientFunds, Balance is 0 less than sending value",
+        Error.INSUFFICIENT_FUNDS,
+    ),
+    # Besu's RpcErrorType
+    ("Upfront cost exceeds account balance", Error.INSUFFICIENT_FUNDS),
+    ("Gas price below configured minimum gas price", Error.UNDERPRICED),
     # of no known error
+    ("unknown transaction type", Error.OTHER),
     ("the sky is falling", Error.OTHER),
     ("", Error.OTHER),
 ]
