@@ -56,14 +56,33 @@ def unconfirmed_transactions(
     }
     if len(shown) < AGREEING:
         if missing and endpoints.alone_for_s() > PATIENCE_S:
-            _alarm_of_one_endpoint(ledger, endpoints, sorted(shown), missing)
-            return set()
+            return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
         return missing
     if missing:
         _update_disagreement(ledger, missing, wanted, shown)
     else:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
     return missing
+
+
+def _not_shown_at_all(
+    ledger: Ledger,
+    endpoints: Endpoints,
+    missing: set[str],
+    wanted: Events,
+    shown: Mapping[str, Events],
+) -> set[str]:
+    """The transactions that the one endpoint that answers does not show. It is believed
+    about the others.
+    """
+    not_shown = {
+        tx_hash for tx_hash in missing if not _shown_by(tx_hash, wanted, shown)
+    }
+    if not_shown:
+        _update_disagreement(ledger, not_shown, wanted, shown)
+    if missing - not_shown:
+        _alarm_of_one_endpoint(ledger, endpoints, sorted(shown), missing - not_shown)
+    return not_shown
 
 
 def _by_transaction(happened: Iterable[ChainEvent]) -> Events:

@@ -156,6 +156,9 @@ def _read(
             partial(_stretch, context, kept_hashes, first, last_certain)
         )
         happened = decode_logs(ledger, contract, stretch.logs)
+        # this answer may have other events than the one before
+        if unconfirmed_transactions(ledger, contract, happened):
+            return first - 1
     last = stretch.blocks[-1].number
 
     def store_cursor(connection: Connection) -> None:

@@ -86,7 +86,8 @@ def _receipts(
     context: WorkerContext, transactions: Sequence[Sent]
 ) -> dict[int, dict[str, Any]]:
     """The receipts, by the transaction's id; any of its signatures may be the mined
-    one.
+    one. A receipt that is of another transaction, or has a log of another one, is left
+    out: a second endpoint would be asked about that one.
     """
     asked = [(entry.id, tx_hash) for entry in transactions for tx_hash in entry.hashes]
     with crash_point(CrashPoint.RECEIPT_READ):
@@ -94,9 +95,16 @@ def _receipts(
             [("eth_getTransactionReceipt", (tx_hash,)) for _, tx_hash in asked]
         )
     found = dict[int, dict[str, Any]]()
-    for (row_id, _), answer in zip(asked, answers, strict=True):
-        if isinstance(answer, dict):  # neither None nor a refusal
+    for (row_id, tx_hash), answer in zip(asked, answers, strict=True):
+        if not isinstance(answer, dict):  # None, or a refusal
+            continue
+        hashes = {entry["transactionHash"] for entry in (answer, *answer["logs"])}
+        if hashes == {tx_hash}:
             found[row_id] = answer
+        else:
+            log.warning(
+                "receipt_of_another_transaction", asked=tx_hash, got=sorted(hashes)
+            )
     return found
 
 

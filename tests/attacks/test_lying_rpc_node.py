@@ -270,6 +270,7 @@ def forging(chain: Chain, forge: Forge) -> Iterator[tuple[threading.Event, str]]
         yield is_forging, url
 
 
+BUSY = {"code": -32005, "message": "too many requests"}
 REAL: list[str] = []  # the hash of the transaction that a made-up one stands for
 
 
@@ -370,6 +371,104 @@ def test_claim__forged_in_the_receipt_of_our_own_transaction__no_job_is_begun(
         wait_until(lambda: not fleet.follow(), "the claim to be read", 20.0)
         assert known_jobs(fleet) == {job_id}
         assert fleet.signatures() == 1
+
+
+def test_claim__forged_under_another_transaction_in_our_receipt__no_job_is_begun(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    """The log names another transaction than its receipt: the second endpoint would be
+    asked about that one.
+    """
+    (job_id,) = scheduled_jobs(chain, provider, 1)
+
+    def rewrite(text: str) -> str:
+        answer = json.loads(text)
+        result = answer.get("result")
+        for entry in result["logs"] if isinstance(result, dict) else ():
+            entry["transactionHash"] = MADE_UP
+        return json.dumps(answer).replace(job_id[2:], MADE_UP[2:])
+
+    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
+        fleet,
+        is_forging,
+    ):
+        REAL.clear()
+        is_forging.set()
+        claim(fleet.site)
+        for _ in range(5):
+            assert fleet.follow()
+        assert known_jobs(fleet) == set()
+        is_forging.clear()
+        wait_until(lambda: not fleet.follow(), "the claim to be read", 20.0)
+        assert known_jobs(fleet) == {job_id}
+
+
+def test_claim__forged_in_the_second_answer_only__no_job_is_begun(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    """A first forgery has the earlier blocks read again; the second one is in these."""
+    other, ours = registered(chain), provider.address[2:].lower()
+    scheduled_jobs(chain, other, 2)
+    later = list[str]()
+
+    def rewrite(text: str) -> str:
+        entries = json.loads(text)
+        logs = entries.get("result")
+        if not isinstance(logs, list):
+            return text.replace(other.address[2:].lower(), ours)
+        is_first = any(entry["transactionHash"] in later for entry in logs)
+        for place, entry in enumerate(logs):
+            if not is_first or entry["transactionHash"] in later:
+                forged = json.dumps(entry).replace(other.address[2:].lower(), ours)
+                logs[place] = json.loads(forged)
+        return json.dumps(entries)
+
+    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
+        fleet,
+        is_forging,
+    ):
+        REAL.clear()
+        chain.send(other, "MetaScheduler", "claimNextJob")
+        last = chain.send(other, "MetaScheduler", "claimNextJob")
+        later.append(last["transactionHash"])
+        is_forging.set()
+        for _ in range(3):
+            scan(fleet.site)
+        assert known_jobs(fleet) == set()
+        is_forging.clear()
+        scan(fleet.site)
+        assert known_jobs(fleet) == set()
+
+
+def test_claim__liar_refuses_receipts_and_the_other_denies_it__is_not_believed(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    """Alone for longer than the patience, the one that answers counts: it denies it."""
+    clock, refusing = Clock(), threading.Event()
+    others = dict[str, str]()
+
+    def rewrite(text: str) -> str:
+        for theirs, ours in others.items():
+            text = text.replace(theirs, ours)
+        answer = json.loads(text)
+        if isinstance(answer.get("result"), dict) and refusing.is_set():
+            return json.dumps({"jsonrpc": "2.0", "id": answer["id"], "error": BUSY})
+        return text
+
+    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
+        fleet,
+        is_forging,
+    ):
+        rpc = fleet.site.chain.contract.rpc
+        assert isinstance(rpc, Endpoints)
+        rpc.measure_by(clock)
+        other = claim_by_another(chain, is_forging)
+        others[other.address[2:].lower()] = provider.address[2:].lower()
+        refusing.set()
+        for _ in range(6):
+            scan(fleet.site)
+            clock.now_s += 10.0
+        assert known_jobs(fleet) == set()
 
 
 def test_claim__second_endpoint_is_behind__waits_for_it(
