@@ -68,12 +68,19 @@ def make_accounts(context: WorkerContext) -> None:
 
 def _make_accounts(context: WorkerContext, directory: "Directory") -> bool:
     """Do one step; returns whether there is more to do."""
-    more_blocks = _read_requests(context)
+    try:
+        more_blocks = _read_requests(context)
+    finally:
+        # also while no endpoint answers: this needs the directory only
+        made_accounts = _make_due_alone(context, directory)
+    return made_accounts or more_blocks
+
+
+def _make_due_alone(context: WorkerContext, directory: "Directory") -> bool:
     with try_advisory_lock(
         context.ledger.engine, directory_lock(directory.name)
     ) as has_lock:
-        made_accounts = has_lock and make_due(context.ledger, directory)
-    return made_accounts or more_blocks
+        return has_lock and make_due(context.ledger, directory)
 
 
 def _read_requests(context: WorkerContext) -> bool:

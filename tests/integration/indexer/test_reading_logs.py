@@ -28,10 +28,11 @@ from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.indexer.new_blocks import MAX_CUSTOMER_BLOCKS, NewBlocks
 from supervisor_tasks.indexer.scan import scan
-from supervisor_tasks.jobs.model import State
+from supervisor_tasks.jobs.model import Address, EffectKind, State
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.reconciliation import backfill
 from tests.support.wallet_harness import (
     CUSTOMERS,
@@ -321,6 +322,31 @@ def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
         customer = CUSTOMERS[job_id].address.lower()
         chain.mine(blocks)
         wait_until(lambda: customer in heard(), "the customer", 60.0)  # noqa: B023
+
+
+def test_accounts__no_endpoint_shows_logs__those_that_are_due_are_tried(
+    node: Picky, chain: Chain, provider: Account, engine: Engine
+) -> None:
+    """They need the directory only, which is away here, too: the try leaves its
+    error.
+    """
+    site = site_of(node, chain, provider, engine)
+    site = replace(site, directory=directory_that_is_away())
+    make_accounts(site)
+    with engine.begin() as connection:
+        request(
+            connection,
+            site.ledger.cluster,
+            EffectKind.ACCOUNT,
+            [Address("0x" + "c" * 40)],
+        )
+    node.most = 0
+    chain.mine()
+    with pytest.raises(RpcUnavailableError):
+        make_accounts(site)
+    with engine.connect() as connection:
+        (error,) = connection.scalars(text("SELECT last_error FROM effects"))
+    assert "directory" in error
 
 
 def test_history__node_refuses_long_ranges__older_claims_are_read(
