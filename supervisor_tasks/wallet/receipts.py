@@ -69,7 +69,7 @@ def follow_once(context: WorkerContext) -> bool:
         return False
     state = wallet.fetch_account_state()
     receipts = _receipts(context, transactions)
-    confirmed = _confirmed(context, receipts)
+    confirmed = _confirmed(context, transactions, receipts)
     mined, waiting = list[Mined](), list[Sent]()
     for entry in transactions:
         if entry.id in confirmed:
@@ -86,8 +86,7 @@ def _receipts(
     context: WorkerContext, transactions: Sequence[Sent]
 ) -> dict[int, dict[str, Any]]:
     """The receipts, by the transaction's id; any of its signatures may be the mined
-    one. A receipt that is of another transaction, or has a log of another one, is left
-    out: a second endpoint would be asked about that one.
+    one.
     """
     asked = [(entry.id, tx_hash) for entry in transactions for tx_hash in entry.hashes]
     with crash_point(CrashPoint.RECEIPT_READ):
@@ -95,25 +94,26 @@ def _receipts(
             [("eth_getTransactionReceipt", (tx_hash,)) for _, tx_hash in asked]
         )
     found = dict[int, dict[str, Any]]()
-    for (row_id, tx_hash), answer in zip(asked, answers, strict=True):
-        if not isinstance(answer, dict):  # None, or a refusal
-            continue
-        hashes = {entry["transactionHash"] for entry in (answer, *answer["logs"])}
-        if hashes == {tx_hash}:
+    for (row_id, _), answer in zip(asked, answers, strict=True):
+        if isinstance(answer, dict):  # neither None nor a refusal
             found[row_id] = answer
-        else:
-            log.warning(
-                "receipt_of_another_transaction", asked=tx_hash, got=sorted(hashes)
-            )
     return found
 
 
 def _confirmed(
-    context: WorkerContext, receipts: dict[int, dict[str, Any]]
+    context: WorkerContext,
+    transactions: Sequence[Sent],
+    receipts: dict[int, dict[str, Any]],
 ) -> dict[int, dict[str, Any]]:
     """The receipts whose events a second endpoint shows too. The others are mined, and
-    are read once it shows them.
+    are read once it shows them. So is a receipt that names another transaction, itself
+    or in a log: the second endpoint would be asked about that one.
     """
+    receipts = {
+        entry.id: receipts[entry.id]
+        for entry in transactions
+        if entry.id in receipts and _is_of(entry, receipts[entry.id])
+    }
     contract = context.chain.contract
     events, _ = contract.decode_events(_logs(receipts.values()))
     doubted = unconfirmed_transactions(context.ledger, contract, events)
@@ -122,6 +122,18 @@ def _confirmed(
         for row_id, receipt in receipts.items()
         if receipt["transactionHash"] not in doubted
     }
+
+
+def _is_of(transaction: Sent, receipt: dict[str, Any]) -> bool:
+    named = {entry["transactionHash"] for entry in (receipt, *receipt["logs"])}
+    if len(named) == 1 and named <= set(transaction.hashes):
+        return True
+    log.warning(
+        "receipt_of_another_transaction",
+        asked=list(transaction.hashes),
+        named=sorted(named),
+    )
+    return False
 
 
 def _logs(receipts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
