@@ -15,7 +15,7 @@ import structlog
 
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.chain.rpc.client import RpcError
-from supervisor_tasks.chain.rpc.failover import Endpoints
+from supervisor_tasks.chain.rpc.failover import AGREEING, PATIENCE_S, Endpoints
 from supervisor_tasks.jobs.events import CancelRequested, Claimed, ToppedUp
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
@@ -23,8 +23,6 @@ from supervisor_tasks.ledger.ledger import Ledger
 
 log = structlog.get_logger()
 
-AGREEING = 2  # endpoints that must show an event
-PATIENCE_S = 30.0  # with endpoints that do not answer
 DISAGREE_S = 60.0  # a node that is only behind disagrees for less
 ADVICE = "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 ALONE_ADVICE = (

@@ -2,7 +2,8 @@
 given up.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
 import structlog
 
@@ -84,10 +85,10 @@ def _with_abandoned(
     """
     wallet = context.chain.wallet
     mine = {entry.nonce for entry in waiting if _is_open(entry, wallet.address, state)}
-    holes = _holes(mine, state)
-    if not holes:
+    first = next(_holes(mine, state), None)
+    if first is None:
         return waiting
-    left = wallet.abandoned(holes[0], holes[-1])
+    left = wallet.abandoned(first, max(mine) - 1)
     return sorted([*waiting, *left], key=lambda entry: entry.nonce)
 
 
@@ -305,7 +306,7 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
         for entry in waiting
         if _is_open(entry, wallet.address, state)
     }
-    holes = _holes(mine.keys(), state)[:MAX_CERTAIN]
+    holes = list(islice(_holes(mine.keys(), state), MAX_CERTAIN))
     if not holes:
         return
     oldest_s = max(entry.signed_age_s for entry in mine.values())
@@ -347,12 +348,10 @@ def _is_open(entry: Sent, address: str, state: AccountState) -> bool:
     return entry.address == address and entry.nonce >= state.mined_nonces
 
 
-def _holes(nonces: Collection[int], state: AccountState) -> list[int]:
+def _holes(nonces: Collection[int], state: AccountState) -> Iterator[int]:
     """The nonces below the highest one that neither are mined nor have an open
-    transaction.
+    transaction. There may be any number of them.
     """
-    return [
-        nonce
-        for nonce in range(state.mined_nonces, max(nonces, default=0))
-        if nonce not in nonces
-    ]
+    for nonce in range(state.mined_nonces, max(nonces, default=0)):
+        if nonce not in nonces:
+            yield nonce

@@ -54,6 +54,7 @@ from supervisor_tasks.wallet.fees import (
     replacement,
 )
 from supervisor_tasks.wallet.gas import Estimate, GivenUpError, RevertedError, estimated
+from supervisor_tasks.wallet.nonces import confirmed_nonces
 from supervisor_tasks.wallet.raw_transaction import (
     TransactionFields,
     append_tag,
@@ -190,10 +191,8 @@ class Wallet:
                 return 0
             state = self.fetch_account_state()
             new = [write for write in asked if not self._too_dear(write, state.market)]
-            known = self.book.next_nonce(self.address)
-            self._watch_nonces(known, state)
+            first = self._next_nonce(state)
             paid, needed_wei = self._affordable(new, state)
-            first = max(known or 0, state.mined_nonces)
             rows = [
                 self._row(write, first + n, self._fees(write, state.market))
                 for n, write in enumerate(paid)
@@ -226,10 +225,17 @@ class Wallet:
                 kept.append(write)
         return kept
 
-    def _watch_nonces(self, known: int | None, state: AccountState) -> None:
-        """Call the operator if nonces are mined that the ledger has not signed."""
-        if known is not None and state.mined_nonces > known:
-            self.alarm_of_foreign(nonces=f"{known} to {state.mined_nonces - 1}")
+    def _next_nonce(self, state: AccountState) -> int:
+        """The first nonce that is neither signed nor mined. Calls the operator if
+        nonces are mined that the ledger has not signed. Raises RpcUnavailableError.
+        """
+        known = self.book.next_nonce(self.address)
+        signed, mined = known or 0, state.mined_nonces
+        if mined > signed:
+            mined = confirmed_nonces(self._rpc, self.address, mined)
+        if known is not None and mined > known:
+            self.alarm_of_foreign(nonces=f"{known} to {mined - 1}")
+        return max(signed, mined)
 
     def _require_none_too_dear(
         self, writes: Sequence[Write], state: AccountState

@@ -27,12 +27,13 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc import failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
-from supervisor_tasks.chain.rpc.failover import Endpoints
+from supervisor_tasks.chain.rpc.failover import PATIENCE_S, Endpoints
 from supervisor_tasks.indexer import cross_check
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
+from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.wallet import TooDearError, Write
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, refusing_node
 from tests.support.wallet_harness import (
@@ -43,6 +44,7 @@ from tests.support.wallet_harness import (
     held,
     registered,
     scheduled_jobs,
+    wait_for_receipts,
 )
 
 MIB = 2**20
@@ -230,6 +232,69 @@ def test_prices__of_an_honest_node__are_paid(
     claim(fleet.site)
     wait_until(lambda: not fleet.follow(), "the claims to be mined", 20.0)
     assert set(fleet.site.ledger.jobs(jobs)) == set(jobs)
+
+
+# --- nonces that are none -------------------------------------------------------------
+
+
+@contextmanager
+def node_with_nonces_ahead(chain: Chain, nonces: int) -> Iterator[str]:
+    """A node that reports so many transactions more than are mined."""
+
+    def answer(calls: list[Call]) -> tuple[int, Any]:
+        counted = {
+            call["id"] for call in calls if call["method"] == "eth_getTransactionCount"
+        }
+        answers = real_answers(chain, calls)
+        for entry in answers:
+            if entry["id"] in counted:
+                entry["result"] = hex(int(entry["result"], 16) + nonces)
+        return 200, answers
+
+    with node_proxy(chain, answer) as (_, url):
+        yield url
+
+
+@pytest.mark.parametrize("signed_before", [True, False], ids=["known", "new ledger"])
+def test_nonce__false_at_one_endpoint__is_not_signed_behind(
+    chain: Chain, engine: Engine, provider: Account, signed_before: bool
+) -> None:
+    jobs = scheduled_jobs(chain, provider, 2)
+    if signed_before:
+        honest = ChainHarness.of(chain, provider, engine)
+        honest.wallet.send(claims(1))
+        wait_until(lambda: not honest.follow(), "the claim to be mined", 20.0)
+    with node_with_nonces_ahead(chain, 1_000_000) as liar:
+        rpc = Endpoints([liar, chain.rpc_url], chain.chain_id)
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
+        fleet.wallet.send(claims(2)[1:])
+    (nonce,) = [nonce for (nonce,) in fleet.rows("nonce")][signed_before:]
+    honest = ChainHarness.of(chain, provider, engine)
+    wait_until(lambda: not honest.follow(), "the claim to be mined", 20.0)
+    assert honest.wallet.fetch_account_state().mined_nonces == nonce + 1
+    assert len(known_jobs(honest)) == 1 + signed_before
+    assert known_jobs(honest) <= set(jobs)
+    assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT not in honest.alarms()
+
+
+def test_nonce__only_one_endpoint_answers__is_believed_after_a_while(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    """The key was used before, and the ledger is new."""
+    scheduled_jobs(chain, provider, 1)
+    clock = Clock()
+    away = f"http://127.0.0.1:{free_port()}"
+    rpc = Endpoints([chain.rpc_url, away], chain.chain_id)
+    rpc.measure_by(clock)
+    fleet = ChainHarness.of(chain, provider, engine, rpc)
+    for _ in range(4):  # time in which no endpoint was asked does not count
+        with pytest.raises(RpcUnavailableError, match="expected a second endpoint"):
+            fleet.wallet.send(claims(1))
+        assert fleet.rows("nonce") == []
+        clock.now_s += PATIENCE_S / 3
+    fleet.wallet.send(claims(1))
+    wait_for_receipts(fleet)
+    assert len(fleet.rows("nonce")) == 1
 
 
 # --- jobs that are none ---------------------------------------------------------------
@@ -562,6 +627,7 @@ def test_claim__second_endpoint_is_down__goes_on_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cross_check, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(nonces, "PATIENCE_S", -1.0)  # the ledger is new
     for name in ("LOOK_DEADLINE_S", "LEAST_SHARE_S", "DEADLINE_S"):
         # of the honest endpoint, too
         monkeypatch.setattr(failover, name, deadline(0.5))

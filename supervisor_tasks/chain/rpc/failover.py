@@ -48,6 +48,8 @@ REFUSES_S = 60.0
 MENDED_S = 90.0
 # how long others must reach the head of an endpoint that does not answer any more
 MEMORY_S = 60.0
+AGREEING = 2  # endpoints that must show what costs money if it is false
+PATIENCE_S = 30.0  # with endpoints that do not answer; then one alone is believed
 
 
 class Health(StrEnum):

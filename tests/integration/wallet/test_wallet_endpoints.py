@@ -40,6 +40,7 @@ from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.monitoring.chain_alarms import AWAY_S
 from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
+from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write
 from tests.support.rpc_proxies import Call, node_proxy, real_answers
@@ -258,8 +259,10 @@ def test_result_that_cannot_be__is_no_answer(method: str) -> None:
 
 
 def test_garbage__begins_while_an_endpoint_is_used__nothing_is_lost(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # the ledger is new and the wallet is not: one endpoint is believed about nonces
+    monkeypatch.setattr(nonces, "PATIENCE_S", -1.0)
     scheduled_jobs(chain, provider, 1)
     with answering('{"id": N, "result": null}') as url:
         rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
@@ -380,6 +383,7 @@ def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
 ) -> None:
     """The claim is then shown by one endpoint alone, and an alarm names it."""
     monkeypatch.setattr(cross_check, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(nonces, "PATIENCE_S", -1.0)
     scheduled_jobs(chain, provider, 1)
     with refusing(chain, READS, code=code) as (_, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))

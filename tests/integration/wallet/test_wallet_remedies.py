@@ -23,6 +23,7 @@ from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import TransactionFields
+from supervisor_tasks.wallet.resubmit import MAX_CERTAIN
 from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
 from tests.support.rpc_proxies import refusing_node
 from tests.support.wallet_harness import (
@@ -614,6 +615,25 @@ def test_nonce__without_a_signed_transaction__is_filled(
     purposes = [purpose for (purpose,) in fleet.rows("purpose")]
     assert purposes == ["fill", "fill", "claim"]
     assert fleet.states() == ["MINED"] * 3
+
+
+def test_nonce__signed_far_ahead__so_many_are_filled_at_a_time(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider, 1)
+    nonce = fleet.wallet.fetch_account_state().mined_nonces
+    chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 10**11))
+    with held(chain):
+        fleet.wallet.send(claims(1))
+        chain.rpc.call("anvil_setNonce", provider.address, hex(nonce))
+        chain.rpc.call("anvil_dropAllTransactions")
+        with fleet.engine.begin() as connection:
+            connection.execute(
+                text("UPDATE signatures SET signed_at = now() - interval '1 minute'")
+            )
+        assert fleet.follow()
+        nonces = [row for (row,) in fleet.rows("nonce")]
+    assert nonces == [*range(nonce, nonce + MAX_CERTAIN), nonce + 10**11]
 
 
 def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(

@@ -1,0 +1,25 @@
+"""Nonces that the chain reports and the ledger has not signed."""
+
+from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
+from supervisor_tasks.chain.rpc.failover import AGREEING, PATIENCE_S, Endpoints
+
+
+def confirmed_nonces(rpc: Rpc, address: str, reported: int) -> int:
+    """How many of the address's transactions are mined, when one endpoint reported so
+    many: at most what a second endpoint shows. A transaction that is signed behind a
+    false nonce is never mined, and one that does nothing would have to fill each nonce
+    before it. With one endpoint, and when the others have been away for PATIENCE_S,
+    the report counts. Raises RpcUnavailableError until then.
+    """
+    if not isinstance(rpc, Endpoints) or rpc.number < AGREEING:
+        return reported
+    answers = rpc.each([("eth_getTransactionCount", (address, "latest"))])
+    counts = sorted((int(count, 16) for (count,) in answers.values()), reverse=True)
+    if len(counts) >= AGREEING:
+        return min(reported, counts[AGREEING - 1])
+    if rpc.alone_for_s() > PATIENCE_S:
+        return reported
+    raise RpcUnavailableError(
+        f"one endpoint reports {reported} transactions of {address}, which the ledger has not all signed;"
+        f" expected a second endpoint to show them: nothing is signed until one does, or for {PATIENCE_S:.0f} s"
+    )
