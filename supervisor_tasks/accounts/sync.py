@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisor_tasks.chain import blocks
-from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.chain.contract import Contract, Unreadable
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import (
     DirectoryBusyError,
@@ -21,6 +21,7 @@ from supervisor_tasks.errors import (
     DirectoryUnavailableError,
     TransientError,
 )
+from supervisor_tasks.indexer.event_logs import report_unreadable
 from supervisor_tasks.jobs.effect_failures import (
     DIRECTORY_AWAY,
     DIRECTORY_REFUSES,
@@ -100,9 +101,10 @@ def _read_requests(context: WorkerContext) -> bool:
         return False
     customers = set[Address]()
     while last <= read_up_to:
-        last, requesters = chain.reach.ask(
+        last, requesters, unreadable = chain.reach.ask(
             partial(_customers, chain.contract, last + 1, head)
         )
+        report_unreadable(ledger, unreadable)
         customers.update(requesters)
     with ledger.engine.begin() as connection:
         request(connection, ledger.cluster, EffectKind.ACCOUNT, sorted(customers))
@@ -112,12 +114,12 @@ def _read_requests(context: WorkerContext) -> bool:
 
 def _customers(
     contract: Contract, first: int, head: int, most_blocks: int
-) -> tuple[int, list[Address]]:
-    """Return the last of these blocks, at most `most_blocks`, and the customers who
-    requested a job in them.
+) -> tuple[int, list[Address], list[Unreadable]]:
+    """Return the last of these blocks, at most `most_blocks`, the customers who
+    requested a job in them, and the logs that cannot be read.
     """
     last = min(head, first + most_blocks - 1)
-    return last, contract.customers(first, last)
+    return last, *contract.customers(first, last)
 
 
 def make_due(ledger: Ledger, directory: "Directory") -> bool:

@@ -307,9 +307,11 @@ class Contract:
         """
         return [self.addresses.metascheduler, self.addresses.jobs], list(TOPICS)
 
-    def customers(self, first: int, last: int) -> list[Address]:
-        """The customers that requested a job in these blocks, from any provider; each
-        of them once.
+    def customers(
+        self, first: int, last: int
+    ) -> tuple[list[Address], list[Unreadable]]:
+        """The customers that requested a job in these blocks, from any provider, each
+        of them once; and the logs that cannot be read.
         """
         query = {
             "fromBlock": hex(first),
@@ -317,11 +319,18 @@ class Contract:
             "address": self.address,
             "topics": [[NEW_JOB.topic]],
         }
-        customers = [
-            Address(NEW_JOB.decode(log["data"])[1].lower())
-            for log in self.rpc.call("eth_getLogs", query)
-        ]
-        return list(dict.fromkeys(customers))
+        customers = list[Address]()
+        unreadable = list[Unreadable]()
+        for log in self.rpc.call("eth_getLogs", query):
+            # a node may send more than it was asked for
+            is_request = log["topics"][:1] == [NEW_JOB.topic]
+            if not is_request or log["address"].lower() != self.address:
+                continue
+            try:
+                customers.append(Address(NEW_JOB.decode(log["data"])[1].lower()))
+            except (DecodingError, ValueError) as error:
+                unreadable.append(_unreadable(log, error))
+        return list(dict.fromkeys(customers)), unreadable
 
     def decode_events(
         self, logs: Iterable[dict[str, Any]]

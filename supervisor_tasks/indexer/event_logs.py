@@ -2,13 +2,13 @@
 others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import structlog
 
-from supervisor_tasks.chain.contract import ChainEvent, Contract
+from supervisor_tasks.chain.contract import ChainEvent, Contract, Unreadable
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 
@@ -24,9 +24,14 @@ def decode_logs(
     cannot be read.
     """
     happened, unreadable = contract.decode_events(logs)
+    report_unreadable(ledger, unreadable)
+    return happened
+
+
+def report_unreadable(ledger: Ledger, unreadable: Sequence[Unreadable]) -> None:
+    """Log each of these logs, and turn on the alarm if there is one."""
     for entry in unreadable:
         log.error("chain_log_unreadable", **asdict(entry))
     if unreadable:
         about = asdict(unreadable[-1]) | {"advice": ADVICE}
         ledger.alarms.on(AlarmName.CHAIN_LOG_UNREADABLE, **about)
-    return happened

@@ -305,5 +305,5 @@ class NewBlocks:
             self._wake("accounts")
         elif head - first >= MAX_CUSTOMER_BLOCKS:
             self._wake("accounts")  # reads them all, in ranges that the node takes
-        elif self._context.chain.contract.customers(first, head):
-            self._wake("accounts")
+        elif any(self._context.chain.contract.customers(first, head)):
+            self._wake("accounts")  # also for a request that cannot be read: an alarm

@@ -22,8 +22,9 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
 from supervisor_tasks.accounts.sync import make_accounts
+from supervisor_tasks.chain.contract import NEW_JOB
 from supervisor_tasks.chain.rpc.bounded_http import MAX_BYTES
-from supervisor_tasks.chain.rpc.client import RpcUnavailableError
+from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.indexer.new_blocks import MAX_CUSTOMER_BLOCKS, NewBlocks
@@ -34,6 +35,7 @@ from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.reconciliation import backfill
+from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (
     CUSTOMERS,
     ChainHarness,
@@ -347,6 +349,37 @@ def test_accounts__no_endpoint_shows_logs__those_that_are_due_are_tried(
     with engine.connect() as connection:
         (error,) = connection.scalars(text("SELECT last_error FROM effects"))
     assert "directory" in error
+
+
+def test_accounts__request_that_cannot_be_read__is_told_and_holds_up_no_other(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
+    def answer(calls: list[Call]) -> tuple[int, Any] | None:
+        """A request that is cut, one of another contract, and the real one."""
+        if [call["method"] for call in calls] != ["eth_getLogs"]:
+            return None
+        (entry,) = real_answers(chain, calls)
+        requests = entry["result"]
+        for real in list(requests):
+            cut = {**real, "data": real["data"][: len("0x") + 64]}
+            others = {
+                **real,
+                "data": "0x" + "0" * 63 + "1" + "0" * 24 + "1" * 40,
+                "address": "0x" + "d" * 40,
+            }
+            requests[:0] = [cut, others]
+        return 200, [entry]
+
+    with node_proxy(chain, answer) as (_, url):
+        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url))
+        site = replace(fleet.site, directory=directory_that_is_away())
+        make_accounts(site)
+        (job_id,) = scheduled_jobs(chain, provider, 1)
+        make_accounts(site)
+    assert accounts_wanted(engine) == [CUSTOMERS[job_id].address.lower()]
+    (alarm,) = site.ledger.alarms.all()
+    assert alarm.name == AlarmName.CHAIN_LOG_UNREADABLE
+    assert alarm.details["topic"] == NEW_JOB.topic
 
 
 def test_history__node_refuses_long_ranges__older_claims_are_read(
