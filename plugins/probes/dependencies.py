@@ -39,7 +39,8 @@ class Answer:
 
 class Dependencies:
     """The services of a process and their last results. `log_failure` is called with a
-    service's name and the error when the service stops answering.
+    service's name and the error when the service stops answering, and when it does not
+    answer at the first check.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class Dependencies:
             dependency.check()
         except Exception as failure:  # noqa: BLE001  after any error of a check the service cannot be used
             error = type(failure).__name__
-            if self._error(dependency) is None:
+            last = self._answers.get(dependency.name)
+            if last is None or last.error is None:
                 self._log_failure(dependency.name, failure)
         self._answers[dependency.name] = Answer(error, self._clock())
 

@@ -248,7 +248,7 @@ SETTINGS = (
     Probe(
         "SSH host key",
         host_key,
-        "start sshd on the login node, or correct SLURM_SSH_ADDRESS",
+        "start sshd on the login node, or correct SLURM_SSH_ADDRESS (127.0.0.1 in a container is the container)",
     ),
     Probe("SSH key pair", key_pair, "correct SLURM_SSH_PRIVATE_KEY"),
     Probe("SSH login of the admin", admin_login, LOGIN),

@@ -184,7 +184,7 @@ def announcements_verdict(one: EndpointSeen, chain_id: int) -> Finding:
         return red(
             name,
             f"serves chain {one.chain_id}; expected {chain_id}",
-            "correct METASCHEDULER_ENDPOINT_WS",
+            "correct METASCHEDULER_ENDPOINT_WS or CHAIN_ID",
         )
     return green(name, f"chain {one.chain_id}, {one.took_s * 1000:.0f} ms")
 

@@ -47,6 +47,9 @@ warnings.filterwarnings(
 RedisChannel.do_restore = False
 
 
+ADVICE = "start Redis, or correct BROKER_URL and its password; it is tried each second"
+
+
 class OutageLog:
     """Logs an outage of the broker: once when it begins, once when it ends."""
 
@@ -57,7 +60,7 @@ class OutageLog:
         """Note that the broker did not answer."""
         if self._since_s is None:
             self._since_s = time.monotonic()
-            log.warning("broker_disconnected", error=str(error))
+            log.warning("broker_disconnected", error=str(error), advice=ADVICE)
 
     def record_recovery(self) -> None:
         """Note that the broker answered."""

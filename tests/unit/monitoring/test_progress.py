@@ -52,6 +52,21 @@ def read(
     return page.status, json.loads(page.body)
 
 
+def test_ask__service_that_does_not_answer__is_logged_once_each_time() -> None:
+    logged = list[str]()
+    answers: list[Callable[[], object]] = [away, away, int, away, away]
+    database = Dependency("database", lambda: answers.pop(0)())
+    asking = Dependencies(
+        database,
+        log_failure=lambda name, error: logged.append(f"{name}: {error}"),
+        clock=Clock(),
+    )
+    for said in (1, 1, 1, 2, 2):
+        asking.ask(database)
+        assert len(logged) == said
+    assert set(logged) == {f"database: found nothing at {KEY_IN_URL}"}
+
+
 def test_livez__loop_that_comes_round__is_alive_to_the_last_second() -> None:
     clock = Clock()
     loop = Progress(clock)
