@@ -2,8 +2,8 @@
 and what comes next. Pure.
 
 The ledger stores events, callbacks, effects, transactions and operators' commands
-(Overview.timeline). Each becomes one line, and equal lines that follow each other
-become one.
+(Overview.timeline). Each becomes one line. Equal lines that follow each other become
+one, and so do pairs of lines, as of a submission that is tried again and again.
 """
 
 import os
@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from supervisor_tasks.cli.views import LEAST_ID, STYLES, Cell, ago, plain, span
@@ -204,10 +202,10 @@ def lines_of(
     of its hash; the transaction's line links to it.
     """
     shown = list[list[Cell]]()
-    before: datetime | None = None
-    for equal in _folded(_lines(story, details, transaction_url)):
+    before = list[Line]()
+    for equal in _folded(list(_lines(story, details, transaction_url))):
         line, last_at = equal[0], equal[-1].at
-        after = "" if before is None else f"+{_precise_span(line.at - before)}"
+        after = f"+{_precise_span(_after(before, line))}" if before else ""
         moment = f"{line.at.astimezone():%m-%d %H:%M:%S}"
         what = line.what
         if len(equal) > 1:
@@ -220,10 +218,19 @@ def lines_of(
                 Cell(what, line.style, line.link),
             ]
         )
-        before = last_at
+        before = equal
         if line.details:
             shown.append([Cell(""), Cell(""), Cell(""), Cell(line.details, "dim")])
     return shown
+
+
+def _after(before: Sequence[Line], line: Line) -> timedelta:
+    """How long after the lines before it a line is; after the first of them if it
+    repeats together with them.
+    """
+    if before[-1].at <= line.at:
+        return line.at - before[-1].at
+    return line.at - before[0].at
 
 
 def _precise_span(length: timedelta) -> str:
@@ -232,10 +239,31 @@ def _precise_span(length: timedelta) -> str:
     return f"{seconds:.2f}s" if seconds < 10 else span(seconds)
 
 
-def _folded(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Yield equal lines that follow each other together."""
-    for _, equal in groupby(lines, attrgetter("actor", "what")):
-        yield list(equal)
+def _folded(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """Yield equal lines that follow each other together. Of a pair of lines that
+    repeats, all first lines come together, and then all second ones.
+    """
+    texts = [(line.actor, line.what) for line in lines]
+    start = 0
+    while start < len(lines):
+        size, times = _repetition(texts, start)
+        stop = start + size * times
+        for place in range(start, start + size):
+            yield list(lines[place:stop:size])
+        start = stop
+
+
+def _repetition(texts: Sequence[tuple[str, str]], start: int) -> tuple[int, int]:
+    """How many of the lines from `start` on repeat together, one or two, and how many
+    times.
+    """
+    for size in (1, 2):
+        first, times = texts[start : start + size], 1
+        while texts[start + size * times : start + size * (times + 1)] == first:
+            times += 1
+        if times > 1:
+            return size, times
+    return 1, 1
 
 
 def _lines(
@@ -451,11 +479,9 @@ def _size(size: Definition) -> str:
 def _slurm(job: Job, story: Sequence[Entry]) -> str:
     if job.slurm_id is None:
         return ""
-    last = _last_seen(story)
-    if job.outcome is not None and last:
-        # SLURM was last asked before the end
-        return f"{job.slurm_id}, {last} when SLURM was last asked"
-    return f"{job.slurm_id} {last}".strip()
+    if job.outcome is not None:  # SLURM was last asked before the end
+        return str(job.slurm_id)
+    return f"{job.slurm_id} {_last_seen(story)}".strip()
 
 
 def _last_seen(story: Sequence[Entry]) -> str:

@@ -60,6 +60,26 @@ def test_lines__of_the_same_words__are_folded_and_others_are_not() -> None:
     assert told == ["seen RUNNING, 4 times in 3.00s", "seen SUSPENDED", "seen RUNNING"]
 
 
+def test_lines_of__submission_fails_again_and_again__is_two_lines() -> None:
+    def failed(tries: int) -> list[dict[str, object]]:
+        story = []
+        for second in range(0, 5 * tries, 5):
+            at = NOW + timedelta(seconds=second)
+            story.append(entry(at, "journal", "SubmitStarted", limit_min=5))
+            at += timedelta(seconds=0.25)
+            story.append(entry(at, "journal", "SubmitNotExecuted", reason="no user"))
+        return story
+
+    submitted = entry(NOW + timedelta(seconds=21), "journal", "Submitted", slurm_id=7)
+    lines = lines_of([*failed(4), submitted], details=False)
+    assert [(after.text, what.text) for _, after, _, what in lines] == [
+        ("", "submission begins, for 5 minutes, 4 times in 15s"),
+        ("+0.25s", "certainly not submitted: no user, 4 times in 15s"),
+        ("+5.75s", "submitted as 7"),
+    ]
+    assert len(lines_of(failed(1), details=False)) == 2
+
+
 def test_effect__is_told_only_if_it_is_parked() -> None:
     done = entry(NOW, "effect", "submit", effect=1, attempts=1, done_at=NOW.isoformat())
     parked = entry(
