@@ -3,6 +3,7 @@ under load, two clusters.
 """
 
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -35,9 +36,13 @@ PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
 UPGRADE, ONE_BY_ONE = re.search(
     r"^\*\*An upgrade\*\*.*?^```\n(.*?)^```.*?^```\n(.*?)^```", PAGE, re.M | re.S
 ).groups()  # type: ignore[union-attr]
-LOOKS = re.findall(
-    r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", PAGE, re.MULTILINE
+RUN, DOWN = PAGE.split("**Taking it down.**")
+IN_BEAT = re.compile(
+    r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", re.M
 )
+LOOKS = IN_BEAT.findall(RUN)
+PAUSE, LIST = IN_BEAT.findall(DOWN)
+(TAKE_DOWN,) = re.findall(r"^docker compose (.* down)$", DOWN, re.M)
 PROFILE = ("--profile", "monitoring")
 SCRAPED = {
     ("ledger", "metrics"): "up",
@@ -328,13 +333,7 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
     )
     assert len(LOOKS) == 6
     for words in LOOKS:
-        stack.compose(
-            "exec",
-            "-T",
-            "beat",
-            "supervisor",
-            *words.replace("0x7903", job_id[:10]).split(),
-        )
+        in_beat(stack, words.replace("0x7903", job_id[:10]))
     for service in FLEET:
         about = stack.inspected(service)
         assert about["HostConfig"]["ReadonlyRootfs"], service
@@ -370,8 +369,16 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
     for service in FLEET:
         assert "Traceback" not in stack.logs(service), service
 
-    stack.compose(*PROFILE, "down", timeout_s=600)
+    in_beat(stack, PAUSE)
+    assert "paused by an operator" in in_beat(stack, "status")
+    assert job_id not in in_beat(stack, f"{LIST} -o name")
+    stack.compose(*TAKE_DOWN.split(), timeout_s=600)
     assert stack.containers("worker-chain") == []
+
+
+def in_beat(stack: Stack, words: str) -> str:
+    """Give a command of the page to `supervisor` in beat's container."""
+    return stack.compose("exec", "-T", "beat", "supervisor", *shlex.split(words))
 
 
 @pytest.mark.timeout(1500)
