@@ -16,17 +16,21 @@ local MAX_AHEAD_S = 3600 -- a token that expires later was made by a clock that 
 -- may have another clock.
 local REMEMBERED_FOR_S = MAX_AHEAD_S + 300
 local SPARE_LINES = 1000 -- of the file of used tokens, before the script rewrites it
+local CODE_DIGITS = 64
+-- SLURM limits comments and names to 1024 characters, but only after this script has seen them. The code of a long text takes
+-- long, and slurmctld waits for it.
+local MAX_TEXT = 2048
 
 local supervisor = {}
 
 -- --- settings and keys ---------------------------------------------------------------------------------------------------
 
--- `name = value` lines; # begins a comment. Read at each submission of a customer, so that a change needs no restart.
+-- `name = value` lines; # begins a comment, also behind a value. Read at each submission of a customer, so that a change needs no restart.
 local function settings()
     local found = { nested_jobs = "no" }
     local file = assert(io.open(folder .. "/supervisor_submit.conf"))
     for line in file:lines() do
-        local name, value = line:match("^%s*([%w_]+)%s*=%s*(.-)%s*$")
+        local name, value = line:gsub("%s#.*$", ""):match("^%s*([%w_]+)%s*=%s*(.-)%s*$")
         if name then
             found[name] = value
         end
@@ -136,7 +140,8 @@ local function signed_text(job, comment, number, expiry)
             return nil
         end
     end
-    return table.concat(parts, "\n")
+    local text = table.concat(parts, "\n")
+    return #text <= MAX_TEXT and text or nil
 end
 
 local NOT_GIVEN = { [4294967294] = true, [65534] = true, [254] = true } -- NO_VAL of 32, 16 and 8 bits
@@ -190,10 +195,13 @@ local function not_covered(job)
     return mark ~= "# supervisor job " .. job.name and "script" or nil
 end
 
--- Whether two texts are the same, in a time that does not tell where they differ.
+-- Whether two codes are the same, in a time that does not tell where they differ.
 local function same(one, other)
-    local difference = #one - #other
-    for i = 1, math.min(#one, #other) do
+    if #one ~= #other then
+        return false
+    end
+    local difference = 0
+    for i = 1, #one do
         difference = difference + (one:byte(i) - other:byte(i)) ^ 2
     end
     return difference == 0
@@ -204,6 +212,12 @@ end
 -- The Linux user of a customer has the customer's address as a name.
 local function is_customer(user_name)
     return #user_name == 42 and user_name:match("^0[xX]%x+$") ~= nil
+end
+
+-- Whether a job's comment says that it is paid for. Only the supervisor's jobs may: a nested job that did would count as a
+-- paid one, in which its owner may submit others, and so on without an end.
+local function says_paid(comment)
+    return comment:match("^supervisor") ~= nil
 end
 
 -- Whether this user's job of ours runs now: what a job submits is not told from what its owner submits elsewhere meanwhile.
@@ -224,8 +238,11 @@ local function refusal(job)
     end
     local comment, number, expiry, code = (job.comment or ""):match("^(.-) token=(%d+)%.(%d+)%.(%x+)$")
     if not comment then
-        local nested = given.nested_jobs == "yes" and has_a_running_job(job.user_id)
+        local nested = given.nested_jobs == "yes" and not says_paid(job.comment or "") and has_a_running_job(job.user_id)
         return not nested and "no token" or nil
+    end
+    if #code ~= CODE_DIGITS or #comment > MAX_TEXT then
+        return "wrong token"
     end
     local readable, accepted = pcall(codes, given.key_file)
     if not readable then

@@ -266,6 +266,11 @@ def test_nested_submission__taken_where_the_site_allows_it_and_a_job_runs(
         == 0
     )
     slurm_of(grid).run("scancel", *in_slurm(grid, "allowed"))
+    # it would count as a paid job, in which further ones are taken without an end
+    says_paid = run_as_customer(
+        grid, customer, "sbatch", "--comment=supervisor x", "--hold", "--wrap=true"
+    )
+    assert "supervisor: no token" in says_paid.stderr
     stranger = grid.new_customer()
     assert (
         "supervisor: no token"
@@ -289,6 +294,17 @@ def test_token__used_and_slurmctld_started_again__is_refused(
     slurm.start_controller()
     assert "supervisor: token used" in interceptor.give(comment)
     slurm.run("scancel", taken)
+
+
+def test_token__false_and_with_more_digits__is_refused(
+    interceptor: Interceptor,
+) -> None:
+    """A number of digits that makes up for the false ones would be found in minutes."""
+    comment = interceptor.comment()
+    other = "1" if comment[-1] == "0" else "0"
+    apart = abs(ord(comment[-1]) - ord(other))
+    false = comment[:-1] + other + "0" * apart**2
+    assert "supervisor: wrong token" in interceptor.give(false, "--hold")
 
 
 def test_token_of_an_earlier_submission__refused_after_a_later_one(

@@ -244,6 +244,34 @@ def test_script__part_of_a_code_or_none_of_its_digits__is_a_wrong_token(
     ] * len(guessed)
 
 
+def test_script__false_code_with_more_digits__is_a_wrong_token_however_many(
+    script: Script,
+) -> None:
+    """Digits that are too many must not make up for one that is wrong: then about
+    11,000 tries would find the number of digits that does for any code.
+    """
+    comment, _, code = with_token(SUBMISSION, KEY).rpartition(".")
+    other = "1" if code[-1] == "0" else "0"
+    apart = abs(ord(code[-1]) - ord(other))
+    false = f"{comment}.{code[:-1]}{other}"
+    more = [0, 1, apart, apart**2 - 1, apart**2, apart**2 + 1, 2000]
+    tries = (f'submit("{false}{"0" * digits}")' for digits in more)
+    assert script.run(*tries) == ["wrong token"] * len(more)
+
+
+def test_script__text_of_any_length__costs_slurmctld_no_more_than_a_short_one(
+    script: Script,
+) -> None:
+    """A customer's texts come to the script before SLURM limits them."""
+    code = "0" * 64
+    tries = [
+        f"submit(('x'):rep(10 ^ 7) .. ' token=1.{NOW}.{code}')",
+        f"submit('x token=1.{NOW}.{code}', {{name = ('x'):rep(10 ^ 7)}})",
+        f"submit('x token=1.{NOW}.{code}', {{partition = ('x'):rep(10 ^ 7)}})",
+    ]
+    assert script.run(*tries) == ["wrong token"] * len(tries)
+
+
 def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> None:
     later, latest = replace(SUBMISSION, number=2), replace(SUBMISSION, number=3)
     assert script.run(submit(), submit(), submit(later), submit(), submit(later)) == [
@@ -411,6 +439,11 @@ def test_script__change_of_a_job__is_refused_to_its_owner(
         ("yes", "{user_id = 7, job_state = 0, comment = 'supervisor h:1'}", "no token"),
         ("yes", "{user_id = 7, job_state = 3, comment = 'supervisor h:1'}", "no token"),
         ("yes", "{user_id = 7, job_state = 1, comment = 'x'}", "no token"),
+        (
+            "yes # of each job",
+            "{user_id = 7, job_state = 1, comment = 'supervisor h:1'}",
+            "taken: x",
+        ),
     ],
 )
 def test_script__nested_job__is_taken_where_allowed_while_a_paid_job_runs(
@@ -419,6 +452,27 @@ def test_script__nested_job__is_taken_where_allowed_while_a_paid_job_runs(
     if nested:
         script.conf.write_text(f"{script.conf.read_text()}nested_jobs = {nested}\n")
     assert script.run(f"slurm.jobs[1] = {job}", 'submit("x")') == [said]
+
+
+@pytest.mark.parametrize("comment", ["supervisor h:1", "supervisor", "supervisor x y"])
+def test_script__nested_job_that_calls_itself_paid__is_refused(
+    script: Script, comment: str
+) -> None:
+    """Further jobs of its owner would be taken while it runs, without an end."""
+    script.conf.write_text(f"{script.conf.read_text()}nested_jobs = yes\n")
+    paid = "{user_id = 7, job_state = 1, comment = 'supervisor h:1'}"
+    assert script.run(f"slurm.jobs[1] = {paid}", f'submit("{comment}")') == ["no token"]
+
+
+def test_script__settings_with_comments_behind_them__are_read_without_these(
+    script: Script,
+) -> None:
+    script.conf.write_text(
+        f"# ours\nkey_file = {script.key}  # of SlurmUser\n"
+        f"used_file = {script.used}\t# in StateSaveLocation\n"
+    )
+    assert script.run(submit()) == [TAKEN]
+    assert script.used.read_text()
 
 
 def test_script__that_cannot_write_down_what_was_used_takes_nothing(
