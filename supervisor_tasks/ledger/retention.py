@@ -66,16 +66,24 @@ _QUIET = f"""
     )
     AND {_UNNAMED}
 """  # noqa: S608  only constants
-_SCRIPTS = text(
-    f"""
-    UPDATE jobs SET script = NULL WHERE (cluster, job_id) IN (
-        SELECT cluster, job_id FROM jobs
-        WHERE cluster = :cluster AND state = 'SETTLED' AND script IS NOT NULL
-            AND updated_at < now() - make_interval(days => :days) AND {_QUIET}
-        ORDER BY updated_at LIMIT :most FOR UPDATE OF jobs SKIP LOCKED
+
+
+def _drop_scripts(state: str) -> TextClause:
+    return text(
+        f"""
+        UPDATE jobs SET script = NULL WHERE (cluster, job_id) IN (
+            SELECT cluster, job_id FROM jobs
+            WHERE cluster = :cluster AND state = '{state}' AND script IS NOT NULL
+                AND updated_at < now() - make_interval(days => :days) AND {_QUIET}
+            ORDER BY updated_at LIMIT :most FOR UPDATE OF jobs SKIP LOCKED
+        )
+        """  # noqa: S608  only constants
     )
-    """  # noqa: S608  only constants
-)
+
+
+# One statement for each state: each has an index of its own (jobs_settled_with_script,
+# jobs_by_state).
+_SCRIPTS = tuple(map(_drop_scripts, ("SETTLED", "REFUSED")))
 _OLD_JOBS = text(
     f"""
     SELECT job_id FROM jobs
@@ -93,6 +101,8 @@ _OLD = text(
     """
     SELECT
         (SELECT count(*) FROM jobs WHERE cluster = :cluster AND state = 'SETTLED' AND script IS NOT NULL
+            AND updated_at < now() - make_interval(days => :script_days))
+        + (SELECT count(*) FROM jobs WHERE cluster = :cluster AND state = 'REFUSED' AND script IS NOT NULL
             AND updated_at < now() - make_interval(days => :script_days)) AS scripts,
         (SELECT count(*) FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED') AND :days > 0
             AND updated_at < now() - make_interval(days => :days)) AS jobs
@@ -213,7 +223,8 @@ class Retention:
             return deletion(connection)
 
     def _deletions(self) -> Iterator[Deletion]:
-        yield self._statement("scripts", _SCRIPTS, days=SCRIPTS_KEPT_DAYS)
+        for statement in _SCRIPTS:
+            yield self._statement("scripts", statement, days=SCRIPTS_KEPT_DAYS)
         if self._days:
             yield self._jobs
             yield self._statement("transactions", _LOOSE_TRANSACTIONS, days=self._days)

@@ -202,6 +202,10 @@ def test_delete__days_are_0__only_scripts_go(engine: Engine) -> None:
         ("updated_at = now() - interval '6 days'", True),
         (
             "updated_at = now() - interval '8 days', state = 'REFUSED', chain_status = 0",
+            False,
+        ),
+        (
+            "updated_at = now() - interval '8 days', state = 'REFUSED', chain_status = 3",
             True,
         ),
         ("updated_at = now() - interval '8 days', last_event_block = 1000", True),
