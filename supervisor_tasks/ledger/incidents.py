@@ -150,9 +150,15 @@ _POSTPONE = text(
     WHERE cluster = :cluster AND channel = :channel AND done_at IS NULL AND due_at <= now()
     """
 )
+# A message that the channel refuses while it takes others is no sign that the channel
+# is away.
 _MOST_ATTEMPTS = text(
-    "SELECT COALESCE(max(attempts), 0) FROM alarm_messages"
-    " WHERE cluster = :cluster AND channel = :channel AND done_at IS NULL"
+    """
+    SELECT COALESCE(max(attempts), 0) FROM alarm_messages AS message
+    WHERE cluster = :cluster AND channel = :channel AND done_at IS NULL AND parked_at IS NULL AND NOT EXISTS (
+        SELECT FROM alarm_messages AS taken WHERE taken.cluster = :cluster AND taken.channel = :channel
+            AND taken.sent_at > message.failing_since)
+    """
 )
 _REVIVE = text(
     """
@@ -397,7 +403,9 @@ class Incidents:
                 )
 
     def most_attempts(self, channel: str) -> int:
-        """How often the channel has refused the message that it refused most often."""
+        """How often the channel has refused the message that it refused most often, of
+        those that it refuses since it last took one.
+        """
         with read_connection(self._engine) as connection:
             parameters = {"cluster": self._cluster, "channel": channel}
             return int(connection.execute(_MOST_ATTEMPTS, parameters).scalar_one())

@@ -14,6 +14,8 @@ import socket
 import ssl
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +37,8 @@ from supervisor_tasks.notifications.forms import json_form, mail_form
 from supervisor_tasks.notifications.incident_messages import TEST, Notice, page_of
 
 TIMEOUT_S = 10.0  # of HTTP, and of each step of SMTP
+MAIL_LIMIT_S = 60.0  # of a whole mail: a server may talk without an end
+BREAK_OFF_EVERY_S = 0.1
 COMMAND_TIMEOUT_S = 30.0
 MAX_BYTES = 2**20  # of an answer
 MAX_ANSWER_CHARS = 300  # characters of an answer or of a command's output
@@ -153,11 +157,13 @@ class Mail:
     password: str = ""
     ca: Path | None = None
     timeout_s: float = TIMEOUT_S
+    limit_s: float = MAIL_LIMIT_S
     repeat_s: float | None = None
 
     def send(self, notice: Notice) -> None:
         """Send the mail. Its Message-ID has the message's key."""
         mail = mail_form(notice, self.sender, self.receiver, datetime.now(UTC))
+        begun_s = time.monotonic()
         try:
             smtp = self._connect()
             try:
@@ -171,19 +177,25 @@ class Mail:
                 smtp.close()
         except (OSError, smtplib.SMTPException, ValueError) as error:
             hide = hiding([self.password], "(not shown)")
-            raise DeliveryError(
-                hide(f"{type(error).__name__}: {error}"[:MAX_ANSWER_CHARS])
-            ) from error
+            text = f"{type(error).__name__}: {error}"[:MAX_ANSWER_CHARS]
+            if time.monotonic() - begun_s > self.limit_s:
+                text = f"the server has not taken the mail within {self.limit_s:g} s ({text})"
+            raise DeliveryError(hide(text)) from error
 
     def _connect(self) -> smtplib.SMTP:
         host, _, port = self.server.rpartition(":")
         host, here = host.strip("[]"), socket.gethostname()
         context = ssl.create_default_context(cafile=self.ca)
         if self.tls is SmtpSecurity.TLS:
-            return smtplib.SMTP_SSL(
-                host, int(port), here, timeout=self.timeout_s, context=context
+            return _LimitedSmtpOverTls(
+                self.limit_s,
+                host,
+                int(port),
+                here,
+                timeout=self.timeout_s,
+                context=context,
             )
-        smtp = smtplib.SMTP(host, int(port), here, timeout=self.timeout_s)
+        smtp = _LimitedSmtp(self.limit_s, host, int(port), here, timeout=self.timeout_s)
         if self.tls is SmtpSecurity.STARTTLS:
             try:
                 smtp.starttls(context=context)
@@ -191,6 +203,47 @@ class Mail:
                 smtp.close()
                 raise
         return smtp
+
+
+class _LimitedSmtp(smtplib.SMTP):
+    """A connection that is broken off after `limit_s`. smtplib's own limit is for each
+    piece that arrives, and a server may send one byte after the other.
+    """
+
+    def __init__(self, limit_s: float, *where: Any, **options: Any) -> None:
+        self._limit_s = limit_s
+        self._ended = threading.Event()
+        super().__init__(*where, **options)
+
+    def connect(self, *where: Any, **options: Any) -> tuple[int, bytes]:
+        """Connect, and begin to count the time."""
+        threading.Thread(target=self._break_off, name="mail", daemon=True).start()
+        try:
+            return super().connect(*where, **options)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._ended.set()
+        super().close()
+
+    def _break_off(self) -> None:
+        """Shut the socket down at the limit, again and again until the connection is
+        closed: STARTTLS puts another socket in its place.
+        """
+        if self._ended.wait(self._limit_s):
+            return
+        while not self._ended.wait(BREAK_OFF_EVERY_S):
+            connection = self.sock
+            with suppress(OSError):  # closed by now
+                if connection is not None:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+class _LimitedSmtpOverTls(_LimitedSmtp, smtplib.SMTP_SSL):
+    """The same with TLS from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)

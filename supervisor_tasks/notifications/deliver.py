@@ -110,10 +110,8 @@ def _postpone(
     ledger: Ledger, notifier: Notifier, message: OpenMessage, error: DeliveryError
 ) -> None:
     shown = notifier.hide(str(error))
-    again_s = max(
-        retry_delay_s(ledger.incidents.most_attempts(message.channel)),
-        error.retry_after_s,
-    )
+    attempts = max(message.attempts, ledger.incidents.most_attempts(message.channel))
+    again_s = max(retry_delay_s(attempts), error.retry_after_s)
     parked = ledger.incidents.failed(message, shown, again_s, notifier.give_up_after_s)
     if parked:
         log.error("alarm_message_parked", error=shown, **_about(message))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,7 +44,7 @@ from supervisor_tasks.notifications.channels import (
     SmtpSecurity,
     Webhook,
 )
-from supervisor_tasks.notifications.deliver import notify
+from supervisor_tasks.notifications.deliver import FIRST_WAIT_S, notify
 from supervisor_tasks.notifications.delivery_rules import Policy, plan
 from supervisor_tasks.notifications.forms import json_form
 from supervisor_tasks.notifications.from_settings import notifier_of
@@ -507,6 +507,46 @@ def test_notify__channel_fails_for_a_day__the_end_is_visible_and_a_test_begins_a
     ]
 
 
+@pytest.mark.parametrize("is_parked", [False, True], ids=["failing", "parked"])
+def test_notify__one_message_fails_for_long__a_hiccup_costs_the_others_seconds(
+    ledger: Ledger, webhook: WebhookReceiver, is_parked: bool
+) -> None:
+    webhook.statuses = [400]
+    ledger.alarms.on(ALARM)
+    notify(ledger, notifier(webhook))
+    with ledger.engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE alarm_messages SET attempts = 90, failing_since = now() - interval '20 hours',"
+                " due_at = now() + interval '10 minutes', parked_at = CASE WHEN :is_parked THEN now() END"
+            ),
+            {"is_parked": is_parked},
+        )
+    ledger.alarms.on(AlarmName.WRONG_CHAIN)
+    notify(ledger, notifier(webhook))  # the channel takes this one
+    webhook.statuses = [503]
+    ledger.alarms.on(AlarmName.CHAIN_NOT_ANSWERING)
+    notify(ledger, notifier(webhook))
+    (last,) = [each for each in messages(ledger) if each.attempts == 1]
+    assert last.due_in_s <= 1.2 * FIRST_WAIT_S
+
+
+def test_notify__channel_takes_nothing_for_long__is_asked_ever_more_rarely(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    webhook.statuses = [503] * 100
+    ledger.alarms.on(ALARM)
+    for _ in range(20):  # one message is tried each time
+        notify(ledger, notifier(webhook))
+        pass_time(ledger, 1_000)
+    assert max(each.attempts for each in messages(ledger)) > 7
+    ledger.alarms.on(AlarmName.WRONG_CHAIN)
+    notify(ledger, notifier(webhook))
+    last = messages(ledger)[-1]
+    assert last.attempts == 1
+    assert last.due_in_s > 100 * FIRST_WAIT_S
+
+
 def test_drop_parked__gives_the_message_up_and_its_resolution(
     ledger: Ledger, webhook: WebhookReceiver
 ) -> None:
@@ -636,6 +676,44 @@ def test_mail__one_receiver_is_refused__the_other_gets_one_mail(
         message for message in messages(ledger) if message.channel == f"mail {BOSS}"
     )
     assert (refused.attempts, "no such user" in refused.last_error) == (3, True)
+
+
+@contextmanager
+def talkative_server() -> Iterator[str]:
+    """An SMTP server whose greeting never ends: a line of it comes every 0.05 s."""
+    ended = Event()
+
+    def talk(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection, suppress(OSError):
+                    while not ended.wait(0.05):
+                        connection.sendall(b"220-wait\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = Thread(target=talk, args=(listening,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            ended.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.timeout(60)
+def test_mail__server_talks_without_an_end__is_broken_off_and_others_are_told(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    ledger.alarms.on(ALARM)
+    with talkative_server() as address:
+        mail = Mail(address, SmtpSecurity.NONE, SENDER, OPS, limit_s=1.0)
+        hook = notifier(webhook).channels
+        notify(ledger, Notifier({"mail": mail, **hook}, AT_ONCE))
+    assert kinds(webhook) == ["firing wallet_empty"]
+    (failed,) = [each for each in messages(ledger) if each.channel == "mail"]
+    assert "within 1 s" in failed.last_error
 
 
 def test_mail__server_is_away_then_hangs_then_takes_it__is_one_mail(
