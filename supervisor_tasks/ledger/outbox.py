@@ -28,7 +28,6 @@ from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_optional
 from supervisor_tasks.ledger.worker_sessions import (
-    ALIVE_HOLDERS,
     DATABASE_ERRORS,
     TAKING_EFFECTS,
     WorkerSession,
@@ -48,6 +47,9 @@ ALONE_AFTER, PARKED_AFTER = 2, 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a log line
 MAX_EFFECTS = 1000  # effects that are taken at a time
+MAX_WOKEN_OF_A_KIND = (
+    200  # effects that one message names; a worker takes all that are due
+)
 GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
 COUNTDOWN_S = 2.0  # the clock wakes an effect that is due later; no message is sent
 
@@ -382,12 +384,11 @@ class Effects:
         or their time has come.
         """
         with self._engine.begin() as connection:
-            alive = list(connection.scalars(ALIVE_HOLDERS))
-            self._free(connection, alive)
+            self._free(connection)
             parameters = {
                 "cluster": self._cluster,
                 "again_s": WAKE_AGAIN_S,
-                "most": MAX_EFFECTS,
+                "most": MAX_WOKEN_OF_A_KIND,
                 # a worker of another release takes its own kinds
                 "kinds": _values(EffectKind),
             }
@@ -397,10 +398,9 @@ class Effects:
             for effect, row in zip(open_effects(rows), rows, strict=True)
         ]
 
-    def _free(self, connection: Connection, alive: Sequence[int]) -> None:
+    def _free(self, connection: Connection) -> None:
         parameters = {
             "cluster": self._cluster,
-            "alive": alive,
             "lease_s": LEASE_S,
             "bound": PARKED_AFTER,
             "error": WORKER_ENDED,

@@ -4,6 +4,8 @@ trip.
 
 from sqlalchemy import TextClause, text
 
+from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS
+
 # The columns of an OpenEffect.
 _EFFECT = """effects.id, COALESCE(effects.job_id, effects.subject) AS subject, effects.kind, effects.generation,
         effects.attempts, effects.unexpected_failures, effects.contract_rejections,
@@ -210,7 +212,7 @@ EXTEND = text(
 # may be the cause of either, so it counts as an unexpected failure; but not if the
 # database has started since the lease, because that ends all holders.
 FREE_LEASES = text(
-    """
+    f"""
     UPDATE effects SET lease = NULL, lease_until = NULL, notified_at = NULL,
         unexpected_failures = unexpected_failures + counts, failing_since = COALESCE(failing_since, now()),
         last_error = :error,
@@ -222,25 +224,28 @@ FREE_LEASES = text(
             (lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time())::int AS counts
         FROM effects
         WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
-            AND (lease_until < now() OR NOT lease = ANY(:alive))
+            AND (lease_until < now() OR NOT lease = ANY(ARRAY({ALIVE_HOLDERS})))
         FOR UPDATE SKIP LOCKED
     ) AS held
     WHERE id = freed
     RETURNING id, COALESCE(job_id, subject) AS subject, kind, attempts, parked_at
-    """
+    """  # noqa: S608  only constants
 )
 
 # Effects of these kinds that are due, that no worker works on, and for which no message
-# was sent lately. `notified`: a message was sent since the effect became due.
+# was sent lately; so many of each kind, as the workers of one kind may be away.
+# `notified`: a message was sent since the effect became due.
 DUE_WITHOUT_MESSAGE = _returning(
     """
     UPDATE effects SET notified_at = now()
     FROM (
-        SELECT id AS due, COALESCE(notified_at >= due_at, false) AS notified FROM effects
-        WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
-            AND (notified_at IS NULL OR notified_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
-            AND kind = ANY(:kinds)
-        ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+        SELECT id AS due, notified FROM unnest(CAST(:kinds AS text[])) AS wanted, LATERAL (
+            SELECT id, COALESCE(notified_at >= due_at, false) AS notified FROM effects
+            WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
+                AND (notified_at IS NULL OR notified_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
+                AND kind = wanted
+            ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+        ) AS of_a_kind
     ) AS forgotten
     WHERE id = due
     """,

@@ -44,10 +44,12 @@ SESSION_TIMEOUT_S = 15.0
 # or the database did
 WATCH_GAP_S = 5.0
 
-ALIVE_HOLDERS = text(
-    "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = :holders AND granted"
-    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-).bindparams(holders=HOLDERS)
+# The numbers of the holders that live, as a part of a statement. The same statement must
+# read the leases: a worker that starts takes its lock before its first lease.
+ALIVE_HOLDERS = f"""
+    SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = {HOLDERS} AND granted
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""  # noqa: S608  only constants
 
 OTHERS = text(
     "SELECT pid, backend_start::text AS since, state_change::text AS last_word FROM pg_stat_activity WHERE pid IN ("

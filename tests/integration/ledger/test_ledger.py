@@ -319,6 +319,46 @@ def test_cut_off__others_submitted_meanwhile__counts_those_between_first_and_las
     assert found == CutOff(["cut", "cut again"], others_taken=1, others_cut_off=1)
 
 
+def test_due__worker_starts_and_leases_during_the_look__keeps_its_leases(
+    ledger: Ledger, engine: Engine, woken: Woken
+) -> None:
+    """It leases just before the statement that frees the leases of dead holders."""
+    other = Ledger(engine, "here", woken)
+    ledger.record(JobChange(JOB, CLAIM))
+    held = list[OpenEffect]()
+
+    def lease(_: object, __: object, statement: str, *___: object) -> None:
+        if "AS held" in statement and not held:
+            held.extend(other.effects.lease([EffectKind.FETCH]))
+
+    sqlalchemy_event.listen(engine, "before_cursor_execute", lease)
+    try:
+        ledger.effects.due_without_message()
+    finally:
+        sqlalchemy_event.remove(engine, "before_cursor_execute", lease)
+    assert len(held) == 1
+    with engine.connect() as connection:
+        row = connection.execute(text("SELECT lease, unexpected_failures FROM effects"))
+        assert row.one() == (other.holder.number(), 0)
+    other.holder.close()
+
+
+def test_due__many_effects_whose_workers_are_away__others_get_their_messages(
+    ledger: Ledger, engine: Engine
+) -> None:
+    fill = """
+        INSERT INTO effects (cluster, kind, subject, due_at, notified_at)
+        SELECT 'here', 'account', 'old ' || n, now() - interval '1 hour', now() - interval '30 min'
+        FROM generate_series(1, 1500) AS n
+    """
+    ledger.record(JobChange(JOB, CLAIM))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET notified_at = NULL"))
+        connection.execute(text(fill))
+    due = ledger.effects.due_without_message()
+    assert {effect.kind for effect in due} == {EffectKind.ACCOUNT, EffectKind.FETCH}
+
+
 def test_lease__holder_gone__is_free_at_once(
     ledger: Ledger, engine: Engine, woken: Woken
 ) -> None:
@@ -683,7 +723,7 @@ def test_process_that_stands_still__loses_its_leases_and_its_turn(
 def test_holders__process_with_a_guard__is_one_of_them(ledger: Ledger) -> None:
     def holders() -> int:
         with ledger.engine.connect() as connection:
-            return len(list(connection.scalars(ALIVE_HOLDERS)))
+            return len(list(connection.scalars(text(ALIVE_HOLDERS))))
 
     def alive() -> bool:
         seen.append(holders())
