@@ -18,7 +18,7 @@ from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.database import read_connection
 
-AT_ONCE = 500  # lines of one query
+AT_ONCE = 50  # lines of one query: a script has up to 4 MB
 LEVEL = 10  # of the compression
 
 _TRANSACTION = """to_jsonb(transactions) || jsonb_build_object('signatures', (
@@ -42,9 +42,10 @@ _JOBS = text(
             SELECT COALESCE(jsonb_agg(to_jsonb(callbacks) - 'cluster' - 'job_id' ORDER BY id), '[]') FROM callbacks
             WHERE callbacks.cluster = jobs.cluster AND callbacks.job_id = jobs.job_id),
         'transactions', (
-            SELECT COALESCE(jsonb_agg(({_TRANSACTION}) - 'cluster' ORDER BY id), '[]') FROM transactions
-            WHERE transactions.cluster = jobs.cluster AND (transactions.job_id = jobs.job_id OR transactions.id IN (
-                SELECT transaction_id FROM signatures WHERE hash = split_part(jobs.claim_key, ':', 1))))
+            SELECT COALESCE(jsonb_agg(({_TRANSACTION}) - 'cluster' ORDER BY id), '[]') FROM (
+                SELECT id FROM transactions AS own WHERE own.cluster = jobs.cluster AND own.job_id = jobs.job_id
+                UNION SELECT transaction_id FROM signatures WHERE hash = split_part(jobs.claim_key, ':', 1)
+            ) AS of_job JOIN transactions USING (id) WHERE transactions.cluster = jobs.cluster)
     ))::text AS line
     FROM jobs
     WHERE cluster = :cluster AND updated_at < :before AND (updated_at, job_id) > (:after, :after_id)

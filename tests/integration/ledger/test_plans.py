@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId
 from supervisor_tasks.ledger import callbacks_sql, retention
+from supervisor_tasks.ledger.archive import archive
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
 from supervisor_tasks.ledger.due import Due
@@ -398,7 +401,7 @@ GROWN_OLD = (
 
 
 def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
-    engine: Engine, ledger: Ledger
+    engine: Engine, ledger: Ledger, tmp_path: Path
 ) -> None:
     execute(
         ledger,
@@ -410,10 +413,13 @@ def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
         sweeps=SWEEPS,
     )
     rows = retention.Retention(engine, CLUSTER, 400)
+    before = datetime.now(UTC) - timedelta(days=400)
     with plans(engine) as found:
+        written = archive(engine, CLUSTER, before, tmp_path / "old.jsonl.zst")
         old = rows.old()
         deleted = rows.delete(lambda: True)
     assert costly(found) == []
+    assert (written["job"], written["transaction"]) == (OLD, LOOSE)
     assert (old.scripts, old.jobs, deleted.left) == (OLD, OLD, False)
     assert (deleted.rows["scripts"], deleted.rows["jobs"], deleted.rows["effects"]) == (
         OLD,
