@@ -18,7 +18,7 @@ from supervisor_tasks.config.settings import Settings, SettingsError
 
 log = structlog.get_logger()
 
-Stamp = tuple[tuple[int, int, int], ...]
+Stamp = tuple[tuple[int, int, int, int], ...]
 
 
 def credentials(settings: Settings) -> grpc.ServerCredentials | None:
@@ -38,7 +38,9 @@ class Certificate:
         self._files = {"TLS_KEY": settings.tls_key, "TLS_CERT": settings.tls_cert}
         self._public_address = settings.public_address
         self._lock = threading.Lock()  # gRPC calls `_changed` from its own threads
-        self._stamp = self._stamp_now()
+        self._stamp = self._stamp_now()  # of the files that were read
+        # of the files that the log last called wrong
+        self._not_taken: Stamp | None = None
         self._pems = self._read()
         self._compare_names()
 
@@ -56,39 +58,42 @@ class Certificate:
         )
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the new certificate; None while it is the same, or while the files do
-        not fit each other.
+        """Return the new certificate; None while it is the same, or while the files
+        cannot be read or do not fit each other. Each handshake then tries again.
         """
         with self._lock:
             stamp = self._stamp_now()
             if stamp == self._stamp:
                 return None
-            self._stamp = stamp
             try:
                 self._pems = self._read()
             except SettingsError as error:
-                log.warning(
-                    "certificate_not_taken",
-                    error=str(error),
-                    help="the server still shows the one before",
-                )
+                if stamp != self._not_taken:
+                    log.warning(
+                        "certificate_not_taken",
+                        error=str(error),
+                        help="the server still shows the one before",
+                    )
+                self._not_taken = stamp
                 return None
+            self._stamp = stamp
             log.info("certificate_taken", names=names_of(self._pems["TLS_CERT"]))
             self._compare_names()
             return self._configuration()
 
     def _stamp_now(self) -> Stamp:
-        """Return what changes with the files: modification time, inode and size of
-        each.
+        """Return what changes with the files: modification time, time of the last
+        change, inode and size of each. A new owner or mode moves the second time alone.
         """
-        stamps = list[tuple[int, int, int]]()
+        stamps = list[tuple[int, int, int, int]]()
         for file in filter(None, self._files.values()):
             try:
                 found = file.stat()
             except OSError:
-                stamps.append((0, 0, 0))
+                stamps.append((0, 0, 0, 0))
             else:
-                stamps.append((found.st_mtime_ns, found.st_ino, found.st_size))
+                times_ns = found.st_mtime_ns, found.st_ctime_ns
+                stamps.append((*times_ns, found.st_ino, found.st_size))
         return tuple(stamps)
 
     def _read(self) -> dict[str, bytes]:

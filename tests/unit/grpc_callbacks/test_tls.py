@@ -1,6 +1,9 @@
 """The server's certificate: which files are refused, and when a new one is taken."""
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,6 +122,54 @@ def test_changed__new_files__are_taken_once(
         "certificate_not_taken",
         "certificate_taken",
     ]
+
+
+@contextmanager
+def no_file_can_be_opened() -> Iterator[None]:
+    """Let each opening of a file fail, also for root, whom no file's mode stops. The
+    stamps of the files stay the same.
+    """
+    bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, bounds[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
+
+
+def test_changed__first_read_of_new_files_fails__a_later_one_takes_them(
+    files: Certificates, tmp_path: Path
+) -> None:
+    held = certificate(files.key, files.cert)
+    others = make_certificates(tmp_path / "others")
+    os.replace(others.key, files.key)  # noqa: PTH105
+    os.replace(others.cert, files.cert)  # noqa: PTH105
+    with capture_logs() as lines:
+        with no_file_can_be_opened():
+            assert held._changed() is None
+            assert held._changed() is None
+        assert held._changed() is not None
+        assert held._changed() is None
+    assert [line["event"] for line in lines] == [
+        "certificate_not_taken",
+        "certificate_taken",
+    ]
+
+
+def test_changed__only_the_time_of_the_change_differs__new_files_are_taken(
+    files: Certificates, tmp_path: Path
+) -> None:
+    others = make_certificates(tmp_path / "others")
+    for pair in ((files.key, others.key), (files.cert, others.cert)):
+        pems = [file.read_bytes() for file in pair]
+        for file, pem in zip(pair, pems, strict=True):
+            file.write_bytes(pem.ljust(max(map(len, pems)), b"\n"))
+    held = certificate(files.key, files.cert)
+    for old, new in ((files.key, others.key), (files.cert, others.cert)):
+        found = old.stat()
+        old.write_bytes(new.read_bytes())
+        os.utime(old, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert held._changed() is not None
 
 
 def test_changed__files_are_gone__the_one_before_stays(files: Certificates) -> None:
