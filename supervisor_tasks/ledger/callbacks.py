@@ -49,28 +49,28 @@ _COUNTS = text(
     FROM unnest(CAST(:job_ids AS text[]), CAST(:slurm_ids AS bigint[])) AS given(job_id, slurm_id)
     """
 )
-# The first callback, after those that were checked, that is unread or was read too
-# short a time ago.
-_FIRST_YOUNG = text(
-    """
-    SELECT id FROM callbacks WHERE cluster = :cluster AND id > :behind
-        AND (read_at IS NULL OR read_at >= now() - :kept_s * interval '1 second')
-    ORDER BY id LIMIT 1
-    """
-)
 _LAST = text("SELECT id FROM callbacks WHERE id > :behind ORDER BY id DESC LIMIT 1")
-# The first callback that is kept because its job has no SLURM id yet: it must be
-# checked again.
-_FIRST_UNDECIDED = text(
+# The first callback that must be checked again: it matches no job, and was read a short
+# time ago or may match one later. Callbacks beside a young one may not be committed
+# yet. A repeat does not make a callback young, and one that matches its job stays as it
+# is: neither may keep those behind it.
+_FIRST_LEFT = text(
     """
-    SELECT min(callbacks.id) FROM callbacks JOIN jobs USING (cluster, job_id)
-    WHERE cluster = :cluster AND callbacks.id > :behind AND callbacks.id < :young
-        AND jobs.slurm_id IS NULL AND jobs.state NOT IN ('SETTLED', 'REFUSED')
+    SELECT LEAST((
+        SELECT id FROM callbacks WHERE cluster = :cluster AND id > :behind
+            AND received_at >= now() - :kept_s * interval '1 second'
+        ORDER BY id LIMIT 1
+    ), (
+        SELECT callbacks.id FROM callbacks LEFT JOIN jobs USING (cluster, job_id)
+        WHERE cluster = :cluster AND callbacks.id > :behind AND jobs.slurm_id IS DISTINCT FROM callbacks.slurm_id
+        ORDER BY callbacks.id LIMIT 1
+    ))
     """
 )
 _STRANGE = text(
     """
-    DELETE FROM callbacks WHERE cluster = :cluster AND id > :behind AND id < :young
+    DELETE FROM callbacks WHERE cluster = :cluster AND id > :behind
+        AND read_at < now() - :kept_s * interval '1 second'
         AND NOT EXISTS (
             SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
                 AND (jobs.slurm_id = callbacks.slurm_id
@@ -169,9 +169,9 @@ class CallbackReader:
         """Delete callbacks that were read 45 minutes ago and match no job of the ledger
         under its SLURM id.
 
-        It works at most every ten minutes. It checks each callback once, up to the
-        first younger one; a callback whose job has no SLURM id yet is checked again.
-        Returns how many callbacks it deleted.
+        It works at most every ten minutes. It checks again what came in the last 45
+        minutes, and what is behind a callback that matches no job and is kept. Returns
+        how many callbacks it deleted.
         """
         ago_s = self._ticks.age_s(UNKNOWN_CALLBACKS_PURGED)
         if ago_s is not None and ago_s < FORGET_EVERY_S:
@@ -189,17 +189,16 @@ class CallbackReader:
                 "behind": behind,
                 "kept_s": STRANGE_KEPT_S,
             }
-            young = (
-                connection.scalar(_FIRST_YOUNG, where)
+            deleted = connection.execute(_STRANGE, where).rowcount
+            connection.execute(_NO_LONGER_STRANGE, where)
+            first_left = (
+                connection.scalar(_FIRST_LEFT, where)
                 or (connection.scalar(_LAST, where) or behind) + 1
             )
-            deleted = connection.execute(_STRANGE, where | {"young": young}).rowcount
-            connection.execute(_NO_LONGER_STRANGE, where)
-            last_id = (
-                connection.scalar(_FIRST_UNDECIDED, where | {"young": young}) or young
-            ) - 1
             fact = insert(FACTS).values(
-                cluster=self._cluster, name=UNKNOWN_CHECKED_TO.name, value=str(last_id)
+                cluster=self._cluster,
+                name=UNKNOWN_CHECKED_TO.name,
+                value=str(first_left - 1),
             )
             value = {"value": fact.excluded.value}
             connection.execute(

@@ -557,6 +557,41 @@ def test_inbox__callback_about_a_job_that_slurm_never_had__is_kept_until_settled
     assert ledger.inbox.purge_unknown() == 3 - forgotten
 
 
+@pytest.mark.parametrize(
+    ("other_id", "kept"),
+    [
+        pytest.param(0, 1, id="about a job of ours"),
+        pytest.param(4711, 0, id="about a job that has another id since then"),
+    ],
+)
+def test_purge_unknown__one_callback_is_repeated__strangers_behind_it_are_forgotten(
+    ledger: Ledger, engine: Engine, other_id: int, kept: int
+) -> None:
+    bring_to_queued(ledger)
+    said = (
+        "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at, read_at)"
+        " SELECT 'here', :job, :slurm_id, 7, number, 0, 'test', now() - interval '1 day',"
+        " now() - :age_s * interval '1 s' FROM generate_series(1, :number) AS number"
+    )
+    our_id = other_id or ledger.jobs([JOB])[JOB].slurm_id
+    repeated = {"job": JOB, "slurm_id": our_id, "age_s": 60, "number": 1}
+    strange = {"job": "0x" + "9" * 64, "slurm_id": 7, "age_s": 2_800, "number": 3}
+    with engine.begin() as connection:
+        connection.execute(text(said), [repeated, strange])
+    assert ledger.inbox.purge_unknown() == 3
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM periodic_runs"))
+        connection.execute(text("UPDATE callbacks SET read_at = NULL"))
+        connection.execute(text(said), strange)
+    assert ledger.inbox.purge_unknown() == 3
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM periodic_runs"))
+        connection.execute(
+            text("UPDATE callbacks SET read_at = now() - interval '1 day'")
+        )
+    assert ledger.inbox.purge_unknown() == 1 - kept
+
+
 def test_inbox__read__is_marked_with_what_it_makes_of_the_job(
     ledger: Ledger, engine: Engine
 ) -> None:
