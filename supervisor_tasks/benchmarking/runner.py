@@ -301,14 +301,11 @@ def _hand_over(
 
 def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Check what SLURM does with the job, and have it ended if the run must end."""
-    jobs = context.benchmarking.jobs
-    record = _record(context, one) or jobs.accounted(one)
-    shows_end = (
-        record is None and end_reported(one.job_name, jobs.output(one)) is not None
-    )
-    change = after_look(
-        one, record, jobs.cluster.submission_window_s, output_shows_end=shows_end
-    )
+    record, shows_end = _record(context, one), False
+    if record is None:
+        record, shows_end = _traces(context, run, one)
+    window_s = context.benchmarking.jobs.cluster.submission_window_s
+    change = after_look(one, record, window_s, output_shows_end=shows_end)
     if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
         change = _ended_by_us(context, run, one, record, change, change.slurm_id)
     _change(context, one, change)
@@ -326,6 +323,25 @@ def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     else:
         context.ledger.alarms.off(AlarmName.BENCHMARK_WAITS)
     return change.poll_delay_s
+
+
+def _traces(
+    context: WorkerContext, run: BenchmarkRun, one: Measurement
+) -> tuple[JobRecord | None, bool]:
+    """What a job that slurmctld does not know has left: accounting's record, or else
+    whether its output shows its end. Only the job's user can ask for them. If he is not
+    let in, a cancelled run goes on as if there were none.
+    """
+    jobs = context.benchmarking.jobs
+    try:
+        record = jobs.accounted(one)
+        if record is not None:
+            return record, False
+        return None, end_reported(one.job_name, jobs.output(one)) is not None
+    except LoginRefusedError:
+        if run.cancel_reason is None:
+            raise
+        return None, False
 
 
 def _ended_by_us(
@@ -354,8 +370,20 @@ def _ended_by_us(
 
 
 def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
-    """Read the job's output, and decide."""
-    body = output = context.benchmarking.jobs.output(one)
+    """Read the job's output, and decide. A cancelled run does not wait until the user
+    can log in again.
+    """
+    try:
+        body = output = context.benchmarking.jobs.output(one)
+    except LoginRefusedError as error:
+        if run.cancel_reason is None:
+            raise
+        notes = [f"its output was not read: {error}"]
+        verdict = Verdict(
+            stage=BenchmarkState.CANCELLED, reason=run.cancel_reason, notes=notes
+        )
+        _decide(context, one, verdict)
+        return 0.0
     failure, end = why_failed(one, output), end_reported(one.job_name, output)
     if end is not None:
         _, body = end

@@ -23,16 +23,18 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.hazmat.primitives.serialization.ssh import SSHCertPrivateKeyTypes
 
-from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.slurm.homes import CUSTOMER
+from supervisor_tasks.slurm.ssh import LoginRefusedError
 
 LIFE_S = 300
 # the login node's clock may be behind ours by so much; munge allows the same
 CLOCKS_APART_S = 300
 
 
-class NoSuchPrincipalError(PermanentError):
-    """The authority signs only for customers and for the users in the settings."""
+class NoSuchPrincipalError(LoginRefusedError):
+    """The authority signs only for customers and for the users in the settings. Other
+    settings may name the user again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class CertificateAuthority:
         """
         if user not in self.users and not CUSTOMER.fullmatch(user):
             raise NoSuchPrincipalError(
-                f"no certificate is signed for {user!r}: expected a customer or one of {self.users}"
+                user,
+                f"no certificate is signed for {user!r}: expected a customer or one of {self.users}",
             )
         now_s = int(self.clock())
         certificate = (

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import text
 
 from benchmarks.plan import Plan
@@ -28,8 +29,10 @@ from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.outbox import PARKED_AFTER
 from supervisor_tasks.ledger.status_queries import OpenEffectFilter, Overview
-from supervisor_tasks.slurm.cluster import over_ssh
+from supervisor_tasks.slurm.certificates import CertificateAuthority
+from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.support.benchmark_env import (
     PATIENCE_S,
     PROVIDER_ADDRESS,
@@ -594,15 +597,84 @@ def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(
     assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
 
 
-def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
-    world: SubmissionEnv,
-) -> None:
+@pytest.fixture(scope="module")
+def refusing_sshd(world: SubmissionEnv) -> Sshd:
+    """An sshd that lets in all but the benchmarks' user."""
     allows_others = f'[ "$0" = {RUNNER} ] || exec cat {world.key.with_suffix(".pub")}'
     command = ["/bin/sh", "-c", allows_others, "%u"]
-    refusing = Sshd.start(
-        world.processes, world.slurm.env(), command, name="refusing-sshd"
+    return Sshd.start(world.processes, world.slurm.env(), command, name="refusing-sshd")
+
+
+def signing_for_another(world: SubmissionEnv) -> Cluster:
+    """A client of SLURM whose authority signs for another user of benchmarks, and no
+    more for the former one.
+    """
+    key = load_key(world.key.read_text())
+    users = {admin(), ANOTHER}
+    authority = CertificateAuthority(Ed25519PrivateKey.generate(), users, "supervisor")
+    ssh = Ssh(
+        world.sshd.address,
+        lambda user: key if user == admin() else authority.key_for(user),
+        world.sshd.known_hosts,
+        connect_timeout_s=deadline(5.0),
     )
-    cluster = world.cluster(sshd=refusing)
+    return replace(world.cluster(), ssh=ssh)
+
+
+@pytest.mark.parametrize(
+    ("signs_for_another", "forgotten"),
+    [
+        pytest.param(False, False, id="key refused, job ended"),
+        pytest.param(False, True, id="key refused, job forgotten"),
+        pytest.param(True, False, id="no certificate, job ended"),
+    ],
+)
+def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
+    world: SubmissionEnv, refusing_sshd: Sshd, signs_for_another: bool, forgotten: bool
+) -> None:
+    site = a_site(world, "slow")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    name = job["job_name"]
+    if forgotten:
+        name = "another"
+        renamed = world.slurm.run(
+            "scontrol", "update", f"JobId={job['slurm_id']}", f"JobName={name}"
+        )
+        assert renamed.returncode == 0, renamed.stderr
+    wait_until(
+        lambda: set(in_slurm(world, name)) == {"COMPLETED"},
+        "the job to end",
+        60.0,
+        0.2,
+    )
+    if signs_for_another:
+        later = measuring(site, signing_for_another(world), ["slow"], user=ANOTHER)
+    else:
+        later = measuring(site, world.cluster(sshd=refusing_sshd), ["slow"])
+    wait_until(
+        lambda: RUNNER in tick(later, at_once=True),
+        "a refused login",
+        PATIENCE_S,
+        TICK_S,
+    )
+    assert later.ledger.benchmarks.under_way() is not None
+    later.ledger.benchmarks.cancel("enough")
+    assert until_done(later)["state"] == "CANCELLED"
+    result = results(later)["slow"]
+    assert (result["stage"], result["reason"]) == ("CANCELLED", "enough")
+    unread, left = result["notes"]
+    assert unread.startswith("its output was not read: ")
+    assert left.startswith("its output stays on the login node: ")
+    assert alarms(later) == []
+    for file in home(world):
+        file.unlink()
+
+
+def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
+    world: SubmissionEnv, refusing_sshd: Sshd
+) -> None:
+    cluster = world.cluster(sshd=refusing_sshd)
     site = measuring(world.site(cluster), cluster, ["good"])
     number = site.ledger.benchmarks.ask("a test")
     until_stage(site, "good", "WAITING")

@@ -17,6 +17,7 @@ from supervisor_tasks.slurm.certificates import (
     NoSuchPrincipalError,
     authority_key,
 )
+from supervisor_tasks.slurm.ssh import LoginRefusedError
 
 CUSTOMER = "0x" + "a1" * 20
 NOW_S = 1_800_000_000
@@ -52,8 +53,12 @@ def test_key_for__customer_or_user_of_the_settings__is_valid_for_this_user_alone
 
 @pytest.mark.parametrize("user", ["root", "", CUSTOMER + "0", f"{CUSTOMER}\n"])
 def test_key_for__another_user__signs_nothing(user: str) -> None:
-    with pytest.raises(NoSuchPrincipalError, match="expected a customer or one of"):
+    with pytest.raises(
+        NoSuchPrincipalError, match="expected a customer or one of"
+    ) as caught:
         authority().key_for(user)
+    assert isinstance(caught.value, LoginRefusedError)
+    assert caught.value.user == user
 
 
 SSH_PUBLIC = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
