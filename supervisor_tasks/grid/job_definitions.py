@@ -57,8 +57,8 @@ class JobDefinitions:
 
     def fetch(self, job: Job) -> Script:
         """Fetch a job's script with a new challenge. Raises ScriptUnavailableError
-        (final), JobDefinitionsDownError (retry) or ScriptRefusedError (retry, but not
-        for ever).
+        (final), JobDefinitionsDownError or ServiceDownError (retry) or
+        ScriptRefusedError (retry, but not for ever).
         """
         channel = self._connected()
         try:

@@ -4,11 +4,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import grpc
+import structlog
 
 from protos.logger.v1alpha1.logger_pb2 import WriteRequest
 from protos.logger.v1alpha1.logger_pb2_grpc import LoggerAPIStub
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.grid.grpc_channels import may_be_reached
 from supervisor_tasks.jobs.model import Address, JobId
+
+log = structlog.get_logger()
 
 TIMEOUT_S = 10.0
 
@@ -28,7 +32,17 @@ class GridLogger:
     def write(
         self, url: str, user: Address, job_id: JobId, lines: Sequence[str]
     ) -> None:
-        """Write lines for the job's customer. Raises GridLoggerDownError."""
+        """Write lines for the job's customer. An address to which gRPC can never
+        connect counts as no logger. Raises GridLoggerDownError or ServiceDownError.
+        """
+        if not may_be_reached(url):
+            log.warning(
+                "grid_logger_unusable",
+                job_id=job_id,
+                grid_logger_url=url,
+                help="the customer is not told why; the job definition service must give host:port",
+            )
+            return
         try:
             with self._open_channel(url) as channel:
                 LoggerAPIStub(channel).Write(

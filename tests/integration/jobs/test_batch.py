@@ -14,6 +14,7 @@ from functools import partial
 import grpc
 import pytest
 from sqlalchemy import Engine, event, text
+from structlog.testing import capture_logs
 
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
@@ -201,6 +202,20 @@ def test_batch__several_hang__an_answer_is_recorded_within_half_a_second(
 
 def _is_done(engine: Engine, job: JobId) -> bool:
     return job in done(engine)
+
+
+def test_batch__logger_that_can_never_be_reached__is_no_logger_and_logged_once_a_job(
+    ledger: Ledger, engine: Engine
+) -> None:
+    jobs = to_be_told(ledger, 1, 2, logger="https://logger")
+    logger = GridLogger(Channels(verified=False).open)
+    site = WorkerContext(ledger, logger, None, None)
+    with capture_logs() as lines:
+        for _ in range(3):
+            Batch(site, EffectKind.NOTIFY_CUSTOMER).run(lambda: True)
+    assert done(engine) == set(jobs)
+    unusable = [line for line in lines if line["event"] == "grid_logger_unusable"]
+    assert sorted(line["job_id"] for line in unusable) == sorted(jobs)
 
 
 def test_batch__one_fails_unexpectedly__others_are_done_and_it_is_parked_after_three(
