@@ -168,12 +168,12 @@ def _known_kind(kind: str) -> EffectKind:
 
 
 def _parked(cli: CliContext, effect: int) -> Mapping[str, Any]:
-    for row in cli.overview.parked():
-        if row["effect"] == effect:
-            return row
-    raise CommandError(
-        f"found no parked effect {effect}; see `supervisor effect list --state parked`"
-    )
+    found = cli.overview.parked(effect_id=effect)
+    if not found:
+        raise CommandError(
+            f"found no parked effect {effect}; see `supervisor effect list --state parked`"
+        )
+    return found[0]
 
 
 def _refuse_what_is_needed(kind: EffectKind, job: Job) -> None:

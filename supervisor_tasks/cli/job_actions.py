@@ -1,6 +1,6 @@
 """The operator's decisions about jobs that do not go on by themselves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -82,9 +82,7 @@ def retry(
         raise CommandError(
             "found nothing parked or failing there; see `supervisor effect list --state parked`"
         )
-    kinds = some_of(sorted({row["kind"] for row in found}), 8)
-    number = counted(len(found), "effect") if effect is None else f"effect {effect}"
-    will = f"{number} ({kinds or 'none'}) will be tried again at once"
+    will = f"{_counted_effects(found, effect)} will be tried again at once"
     # For one effect, too, the subject is its job, so that the job's story has the line.
     subject = "all" if everything else found[0]["subject"]
     with cli.change("job retry", subject, will, yes=yes, reason=reason):
@@ -92,6 +90,14 @@ def retry(
     cli.shown.rows(
         RETRIED, [asdict(one) for one in retried], output, cli.overview.now()
     )
+
+
+def _counted_effects(found: Sequence[Mapping[str, Any]], effect: int | None) -> str:
+    """Return the effects in words: this one, or their number; with their kinds."""
+    kinds = some_of(sorted(row["kind"] for row in found), 8) or "none"
+    if effect is not None:
+        return f"effect {effect} ({kinds})"
+    return f"{counted(sum(row['n'] for row in found), 'effect')} ({kinds})"
 
 
 def cancel(
@@ -202,12 +208,12 @@ def _refuse_absurd(cli: CliContext, job: Job, outcome: Outcome, force: bool) -> 
         raise CommandError(
             f"found {job.state}, {job.chain_status.name} on chain; expected a job that is not decided: it cannot be settled"
         )
-    for row in cli.overview.open_transactions():
-        if row["job_id"] == job.job_id:
-            raise CommandError(
-                f"found the open transaction {row['hash']} ({row['purpose']}) of the job; expected none: wait until it is"
-                " mined, and look again"
-            )
+    open_ones = cli.overview.open_transactions_of(job.job_id)
+    if open_ones:
+        raise CommandError(
+            f"found the open transaction {open_ones[0]['hash']} ({open_ones[0]['purpose']}) of the job; expected none: wait"
+            " until it is mined, and look again"
+        )
     if force:
         return
     if outcome.minutes > job.limit_min:
@@ -256,8 +262,8 @@ def resubmit(
 def _parked_submission(cli: CliContext, job: Job) -> Mapping[str, Any]:
     submissions = [
         row
-        for row in cli.overview.parked()
-        if row["subject"] == job.job_id and row["kind"] == EffectKind.SUBMIT
+        for row in cli.overview.parked(job_id=job.job_id)
+        if row["kind"] == EffectKind.SUBMIT
     ]
     if job.state is not State.SUBMITTING or not submissions:
         raise CommandError(

@@ -248,9 +248,7 @@ def cancel(
     """
     cli = cli_context(context)
     row = _open(cli, transaction)
-    later = sum(
-        other["nonce"] > row["nonce"] for other in cli.overview.open_transactions()
-    )
+    later = cli.overview.open_transactions_after(row["nonce"])
     will = f"{_named(row)} will be replaced by one that does nothing, for a higher fee; {later} later ones wait behind it"
     _request(cli, row, TransactionRequest.CANCEL, will, yes, reason)
 

@@ -304,24 +304,28 @@ class Overview:
     def retryable(
         self, effect_id: int | None = None, job_id: str | None = None
     ) -> list[Row]:
-        """The effects that `Effects.retry` would start over: this one, those of this
-        job, or all; at most MAX_ROWS.
+        """How many effects of each kind `Effects.retry` would start over: this one,
+        those of this job, or all. `subject` is that of one of them.
+        """
+        with self._engine.connect() as connection:
+            return self._rows(
+                connection, _RETRYABLE, effect_id=effect_id, job_id=job_id
+            )
+
+    def parked(
+        self, effect_id: int | None = None, job_id: str | None = None
+    ) -> list[Row]:
+        """The effects that wait for the operator, the one that has waited longest
+        first: this one, those of this job, or all; at most MAX_ROWS.
         """
         with self._engine.connect() as connection:
             return self._rows(
                 connection,
-                _RETRYABLE,
+                _PARKED,
                 effect_id=effect_id,
                 job_id=job_id,
                 most=MAX_ROWS,
             )
-
-    def parked(self) -> list[Row]:
-        """The effects that wait for the operator, the one that has waited longest
-        first.
-        """
-        with self._engine.connect() as connection:
-            return self._rows(connection, _PARKED, most=MAX_ROWS)
 
     def transactions(self, wanted: TransactionFilter) -> list[Row]:
         """The transactions that are wanted; at most MAX_ROWS."""
@@ -330,11 +334,18 @@ class Overview:
                 connection, wanted.query, state=wanted.state, **_wanted(wanted)
             )
 
-    def open_transactions(self) -> list[Row]:
-        """The transactions that are not known to be mined, in the order in which they
-        were written.
+    def open_transactions_of(self, job_id: str) -> list[Row]:
+        """The transactions of a job that are not known to be mined, in the order in
+        which they were written.
         """
-        return self.transactions(TransactionFilter(only_open=True))
+        with self._engine.connect() as connection:
+            return self._rows(connection, _OPEN_TRANSACTIONS_OF, job_id=job_id)
+
+    def open_transactions_after(self, nonce: int) -> int:
+        """How many transactions with a later nonce are not known to be mined."""
+        with self._engine.connect() as connection:
+            (row,) = self._rows(connection, _OPEN_TRANSACTIONS_AFTER, nonce=nonce)
+            return int(row["n"])
 
     def transaction(self, name: str) -> list[Row]:
         """The transactions with this id, or with a signature whose hash has this
@@ -559,17 +570,19 @@ EFFECTS_BY = {
 }
 
 _RETRYABLE = """
-    SELECT id AS effect, COALESCE(job_id, subject) AS subject, kind FROM effects
+    SELECT kind, count(*) AS n, min(COALESCE(job_id, subject)) AS subject FROM effects
     WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
         AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
         AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
-    ORDER BY failing_since, id LIMIT :most"""
+    GROUP BY kind ORDER BY kind"""
 
 _PARKED = """
     SELECT effects.id AS effect, COALESCE(job_id, subject) AS subject, kind, jobs.state, parked_at, attempts,
         last_error, evidence
     FROM effects LEFT JOIN jobs USING (cluster, job_id)
     WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND parked_at IS NOT NULL
+        AND (CAST(:effect_id AS bigint) IS NULL OR effects.id = :effect_id)
+        AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
     ORDER BY parked_at LIMIT :most"""
 
 _TRANSACTION_COLUMNS = (
@@ -582,6 +595,11 @@ _TRANSACTIONS_WANTED = f"""
         AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""  # noqa: S608
 _OF_CUSTOMER = "AND job_id IN (SELECT job_id FROM jobs WHERE cluster = :cluster AND customer LIKE :customer)"
 _ONLY_OPEN = "AND state IN ('SIGNED', 'SENT')"
+_OPEN_TRANSACTIONS_OF = f"""
+    SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster {_ONLY_OPEN} AND job_id = :job_id
+    ORDER BY id"""  # noqa: S608  our own words
+_OPEN_TRANSACTIONS_AFTER = f"""
+    SELECT count(*) AS n FROM transactions WHERE cluster = :cluster {_ONLY_OPEN} AND nonce > :nonce"""  # noqa: S608
 TRANSACTIONS_BY = {
     "age": "ORDER BY id DESC",
     "nonce": "ORDER BY nonce DESC, id DESC",

@@ -57,6 +57,7 @@ from supervisor_tasks.jobs.model import (
     SlurmId,
     State,
 )
+from supervisor_tasks.ledger import status_queries
 from supervisor_tasks.ledger.alarms import STATE_LOST, AlarmName, Switch
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.fact_store import Facts
@@ -689,15 +690,18 @@ def test_settle__absurd__is_refused(run: Run, ledger: Ledger) -> None:
     )
 
 
-def open_report(ledger: Ledger, job: JobId) -> None:
-    """A transaction that reports the job's end, and is not mined."""
+def open_report(ledger: Ledger, job: JobId, nonce: int = 4) -> str:
+    """A transaction that reports the job's end, and is not mined; returns its
+    number.
+    """
     insert = (
         "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,"
         " priority_fee_wei, raw, hash, state)"
-        " VALUES ('here', 1, '0x1', 4, 'report FINISHED', :job, 'i', 1, 1, 1, '\\x00', '0xabc', 'SENT')"
+        " VALUES ('here', 1, '0x1', :nonce, 'report FINISHED', :job, :hash, 1, 1, 1, '\\x00', :hash, 'SENT') RETURNING id"
     )
     with ledger.engine.begin() as connection:
-        connection.execute(text(insert), {"job": job})
+        row = {"job": job, "nonce": nonce, "hash": f"0xabc{nonce}"}
+        return str(connection.scalar(text(insert), row))
 
 
 def test_settle__report_under_way__is_refused(run: Run, ledger: Ledger) -> None:
@@ -729,6 +733,79 @@ def test_settle__report_under_way__is_refused(run: Run, ledger: Ledger) -> None:
         "chain_id": 1,
         "next_nonce": 5,
     }
+
+
+@pytest.fixture
+def lists_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list has one row, so that the second row stands for number 1001."""
+    monkeypatch.setattr(status_queries, "MAX_ROWS", 1)
+
+
+@pytest.mark.usefixtures("lists_of_one")
+def test_settle__report_that_a_full_list_leaves_out__is_refused(
+    run: Run, ledger: Ledger
+) -> None:
+    """The report was looked for among the first 1000 open transactions, and the job was
+    settled beside it.
+    """
+    bring_to_queued(ledger, 1)
+    open_report(ledger, job_id(2), nonce=4)
+    open_report(ledger, job_id(1), nonce=5)
+    words = ("--status", "CANCELLED", "--minutes", "0", "--reason", "x", "--yes")
+    refused = run("job", "settle", job_id(1), *words, status=1)
+    assert "found the open transaction 0xabc5 (report FINISHED)" in refused.stderr
+    assert job_of(ledger, 1).state is State.QUEUED
+
+
+@pytest.mark.usefixtures("lists_of_one")
+def test_abandon__effect_that_a_full_list_leaves_out__is_given_up(
+    run: Run, ledger: Ledger
+) -> None:
+    parked = []
+    for number in (1, 2):
+        bring_to_queued(ledger, number)
+        failed = Outcome(status=ChainStatus.FAILED, reason="exit code 1")
+        ledger.record(JobChange(job_id(number), SlurmCompleted(failed)))
+        parked.append(park_one(ledger, EffectKind.NOTIFY_CUSTOMER))
+    words = ("effect", "abandon", str(parked[1].id), "--reason", "x", "--yes")
+    assert run(*words).stdout == "abandoned\n"
+    assert "found no parked effect" in run(*words, status=1).stderr
+
+
+@pytest.mark.usefixtures("lists_of_one")
+def test_resubmit__submission_that_a_full_list_leaves_out__is_made_again(
+    run: Run, ledger: Ledger
+) -> None:
+    for number in (1, 2):
+        events = (claim(number), ScriptFetched("echo", ""), SubmitStarted(10))
+        ledger.record(*(JobChange(job_id(number), event) for event in events))
+        park_one(ledger, EffectKind.SUBMIT)
+    run("job", "resubmit", job_id(2), "--reason", "slurmctld.log", "--yes")
+    states = (job_of(ledger, 1).state, job_of(ledger, 2).state)
+    assert states == (State.SUBMITTING, State.READY)
+
+
+@pytest.mark.usefixtures("lists_of_one")
+def test_retry__more_effects_than_a_list_has__says_how_many(
+    run: Run, ledger: Ledger
+) -> None:
+    for number in (1, 2):
+        bring_to_queued(ledger, number)
+        park_one(ledger)
+    ledger.record(JobChange(job_id(3), claim(3)))
+    park_one(ledger, EffectKind.FETCH)
+    announced = run("job", "retry", "--all", "--yes", "-o", "json")
+    assert "3 effects (fetch, poll_slurm) will be tried again" in announced.stderr
+    assert len(said(announced)) == 3
+
+
+@pytest.mark.usefixtures("lists_of_one")
+def test_tx_cancel__more_open_ones_than_a_list_has__says_how_many_wait(
+    run: Run, ledger: Ledger
+) -> None:
+    first, *_ = [open_report(ledger, job_id(nonce), nonce) for nonce in (4, 5, 6)]
+    announced = run("tx", "cancel", first, "--yes").stderr
+    assert "2 later ones wait behind it" in announced
 
 
 def test_not_in_slurm__parked_submission__is_made_again(

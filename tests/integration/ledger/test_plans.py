@@ -300,7 +300,10 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     ).transactions(TransactionFilter()),
     "transactions that are open": lambda ledger, _: Overview(
         ledger.engine, CLUSTER
-    ).open_transactions(),
+    ).transactions(TransactionFilter(only_open=True)),
+    "open transactions of a job": lambda ledger, _: Overview(
+        ledger.engine, CLUSTER
+    ).open_transactions_of(RUNNING),
     "owners": lambda ledger, _: ledger.owners({SlurmId(n): 0 for n in range(1, 9)}),
     "seconds_since_event": lambda ledger, _: ledger.journal.seconds_since(
         RUNNING, SubmitStarted
