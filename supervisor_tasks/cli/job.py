@@ -76,7 +76,8 @@ def list_(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """List the jobs that are not settled, or those in a state, the latest first.
+    """List the jobs that are neither settled nor given back, or those in a state, the
+    latest first.
 
     Example: supervisor job list --state RUNNING --customer 0x506a --since 2h
     """

@@ -97,8 +97,8 @@ class JobsPage(SupervisorPage):
 
     @web.authenticated
     async def get(self) -> None:
-        """Show the jobs that are not settled, those that were settled last, or those
-        that the search finds.
+        """Show the jobs that are neither settled nor given back and those that were
+        last, or those that the search finds.
         """
         question = self.get_argument("q", "", escape=False)
         try:

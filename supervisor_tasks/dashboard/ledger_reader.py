@@ -91,8 +91,8 @@ class LedgerReader:
         )
 
     def jobs(self, question: str = "") -> JobList:
-        """The jobs that the question names; without one, all that are not settled, and
-        those that were settled last.
+        """The jobs that the question names; without one, all that are neither settled
+        nor given back, and those that were last.
 
         Raises QuestionError, or QueryRefusedError.
         """
@@ -160,9 +160,7 @@ def _bill(ledger: Ledger, job: Job, row: Row) -> Bill:
 
 
 def _unsettled_and_last(overview: Overview) -> list[Row]:
-    return overview.jobs(JobFilter(limit=MAX_OPEN)) + overview.lately_settled(
-        MAX_SETTLED
-    )
+    return overview.jobs(JobFilter(limit=MAX_OPEN)) + overview.lately_over(MAX_SETTLED)
 
 
 def _named(overview: Overview, wanted: Question) -> list[Row]:

@@ -6,16 +6,17 @@ from datetime import datetime, timedelta
 from sqlalchemy import Engine, text
 
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.tables import IS_OPEN
 from supervisor_tasks.ledger.vital_signs import KNOWN_CLUSTERS
 
 _SUMMARY = text(
-    """
+    f"""
     SELECT
-        (SELECT count(*) FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED') AS open_jobs,
+        (SELECT count(*) FROM jobs WHERE cluster = :cluster AND {IS_OPEN}) AS open_jobs,
         (SELECT count(*) FROM alarms WHERE cluster = :cluster) AS alarms,
         (SELECT max(succeeded_at) FROM periodic_runs WHERE cluster = :cluster) AS heard_at,
         ARRAY(SELECT name FROM switches WHERE cluster = :cluster ORDER BY name) AS switches
-    """
+    """  # noqa: S608  our own words
 )
 
 
@@ -32,8 +33,8 @@ AT_WORK = timedelta(seconds=60)  # a fleet whose last tick is younger is at work
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """A cluster in one line: its jobs that are not settled, its alarms, when its fleet
-    last worked, its switches.
+    """A cluster in one line: its jobs that are neither settled nor given back, its
+    alarms, when its fleet last worked, its switches.
     """
 
     cluster: str

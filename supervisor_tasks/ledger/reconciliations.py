@@ -28,7 +28,7 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.fact_store import FACTS
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
 from supervisor_tasks.ledger.mapping import sanitize_json
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import IS_OPEN, METADATA
 from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
 SWEEPS = METADATA.tables["sweeps"]
@@ -54,10 +54,7 @@ _JOBS = """
     ) AS heard USING (job_id)
     WHERE jobs.cluster = :cluster
 """
-_HOT = text(
-    _JOBS
-    + f"AND state <> 'SETTLED' AND NOT (state = 'REFUSED' AND chain_status < {ChainStatus.SCHEDULED:d})"
-)
+_HOT = text(_JOBS + f"AND {IS_OPEN}")
 _NAMED = text(
     _JOBS
     + "AND (job_id = ANY(:job_ids) OR slurm_id = ANY(CAST(:slurm_ids AS bigint[])))"

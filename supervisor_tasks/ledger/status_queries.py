@@ -18,6 +18,7 @@ from supervisor_tasks.ledger.facts import ENDPOINTS
 from supervisor_tasks.ledger.mapping import filter_parameters
 from supervisor_tasks.ledger.reconciliations import Sweeps, Swept
 from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
+from supervisor_tasks.ledger.tables import IS_OPEN
 from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, CLAIMABLE, QUEUE
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
@@ -64,9 +65,9 @@ class TickReading:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are wanted: in these states (none: all that are not settled), of
-    customers whose address begins with `customer`, and claimed at most `since` ago.
-    `sort` is a key of SORTED_BY.
+    """Which jobs are wanted: in these states (none: all that are neither settled nor
+    given back), of customers whose address begins with `customer`, and claimed at most
+    `since` ago. `sort` is a key of SORTED_BY.
     """
 
     states: tuple[str, ...] = ()
@@ -125,8 +126,8 @@ class OpenEffectFilter:
 
 @dataclass(frozen=True, slots=True)
 class StatusSummary:
-    """The state of a cluster. Settled jobs are not counted: there may be millions of
-    them.
+    """The state of a cluster. Jobs that were settled or given back are not counted:
+    there may be millions of them.
     """
 
     cluster: str
@@ -217,8 +218,8 @@ class Overview:
             return moment
 
     def jobs(self, wanted: "JobFilter | None" = None) -> list[Row]:
-        """The jobs that are wanted, or all that are not settled, the latest first; at
-        most MAX_ROWS.
+        """The jobs that are wanted, or all that are neither settled nor given back, the
+        latest first; at most MAX_ROWS.
         """
         wanted = wanted or JobFilter()
         query = f"{wanted.source} {SORTED_BY[wanted.sort]} LIMIT :most"
@@ -238,20 +239,20 @@ class Overview:
                 since_s=None,
             )
 
-    def lately_settled(self, limit: int) -> list[Row]:
-        """The jobs whose state became final last, the latest first."""
+    def lately_over(self, limit: int) -> list[Row]:
+        """The jobs that were settled or given back last, the latest first."""
         with self._engine.connect() as connection:
             return self._rows(
                 connection,
-                _LATELY_SETTLED,
+                _LATELY_OVER,
                 most=min(limit, MAX_ROWS),
                 customer=None,
                 since_s=None,
             )
 
     def by_state(self) -> list[Row]:
-        """How many jobs that are not settled are in each state, and when the first of
-        them entered it.
+        """How many jobs that are neither settled nor given back are in each state, and
+        when the first of them entered it.
         """
         with self._engine.connect() as connection:
             return self._rows(connection, _BY_STATE)
@@ -264,8 +265,8 @@ class Overview:
 
     def named(self, name: str) -> list[str]:
         """The ids of the jobs with this name, at most MAX_NAMED: slurm:NUMBER,
-        customer:ADDRESS (those that are not settled), or the beginning of an id. Of the
-        last form, only a complete id is cheap.
+        customer:ADDRESS (those that are neither settled nor given back), or the
+        beginning of an id. Of the last form, only a complete id is cheap.
         """
         kind, _, value = name.lower().rpartition(":")
         if kind not in _NAMED or not _FORMS[kind].fullmatch(value):
@@ -423,15 +424,17 @@ def _age_s(connection: Connection, moment: datetime) -> float:
 
 # Each look changes a job's row, so the row's last change does not show since when the
 # job has been in its state. The job's first event in that state shows it.
-_BY_STATE = """
+_BY_STATE = f"""
     SELECT state, count(*) AS jobs, min(COALESCE(entered.at, created_at)) AS oldest_at FROM jobs
     LEFT JOIN LATERAL (
         SELECT at FROM events WHERE events.cluster = jobs.cluster AND events.job_id = jobs.job_id
             AND events.state = jobs.state ORDER BY events.id LIMIT 1
     ) AS entered ON true
-    WHERE jobs.cluster = :cluster AND state <> 'SETTLED' GROUP BY state ORDER BY state"""
+    WHERE jobs.cluster = :cluster AND {IS_OPEN} GROUP BY state ORDER BY state"""  # noqa: S608  our own words
 
-_JOBS = "SELECT state, count(*) AS n FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' GROUP BY state ORDER BY state"
+_JOBS = f"""
+    SELECT state, count(*) AS n FROM jobs
+    WHERE cluster = :cluster AND {IS_OPEN} GROUP BY state ORDER BY state"""  # noqa: S608
 
 _EFFECTS = """
     SELECT kind,
@@ -471,12 +474,14 @@ _JOB_COLUMNS = """
     FROM jobs WHERE cluster = :cluster
         AND (CAST(:customer AS text) IS NULL OR customer LIKE :customer)
         AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""
-_JOBS_OPEN = f"{_JOB_COLUMNS} AND state <> 'SETTLED' AND cardinality(CAST(:states AS text[])) = 0"
+_JOBS_OPEN = (
+    f"{_JOB_COLUMNS} AND {IS_OPEN} AND cardinality(CAST(:states AS text[])) = 0"
+)
 _JOBS_IN_STATES = f"{_JOB_COLUMNS} AND state = ANY(:states)"
 _JOBS_OF_IDS = (
     f"{_JOB_COLUMNS} AND job_id = ANY(:job_ids) ORDER BY created_at DESC, job_id"
 )
-_LATELY_SETTLED = f"""{_JOB_COLUMNS} AND state IN ('SETTLED', 'REFUSED') AND state = 'SETTLED'
+_LATELY_OVER = f"""{_JOB_COLUMNS} AND state IN ('SETTLED', 'REFUSED') AND NOT ({IS_OPEN})
     ORDER BY updated_at DESC LIMIT :most"""  # the first condition is that of the index
 _SETTLED_WITHIN = """
     SELECT count(*) AS n FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED') AND state = 'SETTLED'
@@ -505,8 +510,9 @@ _PATTERN: dict[str, Callable[[str], Any]] = {
 _NAMED = {
     "": "SELECT job_id FROM jobs WHERE cluster = :cluster AND job_id LIKE :value ORDER BY job_id LIMIT :most",
     "slurm": "SELECT job_id FROM jobs WHERE cluster = :cluster AND slurm_id = :value ORDER BY created_at DESC LIMIT :most",
-    "customer": "SELECT job_id FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' AND customer LIKE :value"
-    " ORDER BY created_at DESC LIMIT :most",
+    "customer": f"""
+        SELECT job_id FROM jobs WHERE cluster = :cluster AND {IS_OPEN} AND customer LIKE :value
+        ORDER BY created_at DESC LIMIT :most""",  # noqa: S608
 }
 
 

@@ -25,8 +25,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from supervisor_tasks.jobs.model import ChainStatus
+
 METADATA = MetaData()
 TIME = DateTime(timezone=True)
+# Whether something is left to decide about a job, as `is_final_status` of jobs/model.py
+# says: it is neither settled nor given back. The first part is the condition of the
+# index jobs_by_state.
+IS_OPEN = f"state <> 'SETTLED' AND NOT (state = 'REFUSED' AND chain_status < {ChainStatus.SCHEDULED:d})"
 
 # A job: definition, limits, state, SLURM id, script, its outcome in SLURM, and the last
 # status on the contract.

@@ -143,7 +143,7 @@ def _work(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
     unsettled = [state.value for state in State if state is not State.SETTLED]
     yield _family(
         "jobs",
-        "Jobs that are not settled.",
+        "Jobs that are neither settled nor given back.",
         "state",
         _with_zeros(unsettled, summary.jobs),
     )

@@ -45,6 +45,7 @@ from supervisor_tasks.jobs.events import (
     ScriptFetched,
     SlurmCompleted,
     SlurmRunningObserved,
+    SubmitRejected,
     SubmitStarted,
     Submitted,
     ToppedUp,
@@ -797,6 +798,57 @@ def test_retry__more_effects_than_a_list_has__says_how_many(
     announced = run("job", "retry", "--all", "--yes", "-o", "json")
     assert "3 effects (fetch, poll_slurm) will be tried again" in announced.stderr
     assert len(said(announced)) == 3
+
+
+def give_back(ledger: Ledger, number: int) -> None:
+    """SLURM refuses the job, and the contract has it pending again."""
+    before = (claim(number), ScriptFetched("echo", ""), SubmitStarted(10))
+    rejected = SubmitRejected("no such partition")
+    pending = ChainStatusObserved(ChainStatus.PENDING, (9, number))
+    for event in (*before, rejected, pending):
+        ledger.record(JobChange(job_id(number), event))
+    assert job_of(ledger, number).chain_status is ChainStatus.PENDING
+
+
+@pytest.mark.parametrize(
+    ("words", "announced"),
+    [
+        ("claims pause", "2 jobs under way will go on"),
+        ("sweep run --wait-s 0", "2 open jobs will be compared"),
+        ("benchmark run", "2 open jobs"),
+        ("cluster release-wallet", "2 jobs of 'here' not settled"),
+    ],
+)
+def test_change__jobs_were_given_back__counts_those_that_are_not_over(
+    run: Run, ledger: Ledger, words: str, announced: str
+) -> None:
+    bring_to_queued(ledger, 1)
+    refused = (claim(2), ScriptFetched("echo", ""), SubmitStarted(10))
+    ledger.record(*(JobChange(job_id(2), event) for event in refused))
+    ledger.record(JobChange(job_id(2), SubmitRejected("no such partition")))
+    for number in (3, 4, 5):
+        give_back(ledger, number)
+    ledger.wallets.hold(1, "0x" + "a" * 40, shared=False)
+    left_by_a_fleet(ledger, seconds_ago=120)
+    assert announced in run(*words.split(), status=4).stderr
+    assert said(run("status", "-o", "json"))["jobs"] == {"QUEUED": 1, "REFUSED": 1}
+    (cluster,) = said(run("cluster", "list", "-o", "json"))
+    assert cluster["open_jobs"] == 2
+
+
+@pytest.mark.usefixtures("lists_of_one")
+def test_job_list__jobs_were_given_back__has_room_for_those_that_are_not_over(
+    run: Run, ledger: Ledger
+) -> None:
+    bring_to_queued(ledger, 1)
+    give_back(ledger, 2)
+    assert run("job", "list", "-o", "name").stdout.split() == [job_id(1)]
+    of_state = run("job", "list", "--state", "refused", "-o", "name").stdout
+    assert of_state.split() == [job_id(2)]
+    overview = Overview(ledger.engine, "here")
+    assert [row["state"] for row in overview.by_state()] == ["QUEUED"]
+    assert [row["job_id"] for row in overview.lately_over(5)] == [job_id(2)]
+    assert overview.named(f"customer:{claim(1).customer}") == [job_id(1)]
 
 
 @pytest.mark.usefixtures("lists_of_one")
