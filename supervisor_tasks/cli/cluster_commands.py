@@ -155,22 +155,24 @@ def accept(
     Example: supervisor cluster accept --reason "the cluster was set up again"
     """
     cli = cli_context(context)
-    will = _what_accept_does(cli)
+    shown = cli.ledger.facts.get(UNEXPECTED_CLUSTER)
+    will = _what_accept_does(cli, shown)
     with cli.change(
         "cluster accept", cli.settings.cluster_name, will, yes=yes, reason=reason
     ):
-        operator_actions.accept_slurm(cli.ledger)
+        # again: a worker may have found something else while the command asked
+        _what_accept_does(cli, cli.ledger.facts.get(UNEXPECTED_CLUSTER))
+        operator_actions.accept_slurm(cli.ledger, shown)
     typer.echo(
         "accepted; what ran and is forgotten waits for `supervisor job mark-lost`: see `supervisor sweep show`"
     )
 
 
-def _what_accept_does(cli: CliContext) -> str:
-    """Return the plan of `accept`. Raises CommandError if there is nothing to
-    accept.
+def _what_accept_does(cli: CliContext, unexpected: str | None) -> str:
+    """Return the plan of `accept`, if `unexpected` is the other SLURM that was found.
+    Raises CommandError if there is nothing to accept.
     """
     expected = cli.ledger.facts.get(SLURM_CLUSTER)
-    unexpected = cli.ledger.facts.get(UNEXPECTED_CLUSTER)
     held_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     is_held_by_sweep = is_hold_of_sweep(held_for)
     pause = ""

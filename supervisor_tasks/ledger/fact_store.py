@@ -36,14 +36,20 @@ class Facts:
         self._cluster = cluster
         self._key = ("facts", id(engine), cluster)
 
-    def set(self, fact: Fact[Value], value: Value) -> bool:
+    def set(
+        self, fact: Fact[Value], value: Value, connection: Connection | None = None
+    ) -> bool:
         """Write a fact down. True when it had another value before, or none: only then
-        its age restarts at 0.
+        its age restarts at 0. With a connection, this is part of its transaction.
         """
         stored = fact.codec.encode(value)
         given = {"cluster": self._cluster, "name": fact.name, "value": stored}
-        with read_connection(self._engine) as connection:
-            is_new = connection.scalar(_SET, given) is not None
+        with (
+            read_connection(self._engine)
+            if connection is None
+            else nullcontext(connection) as mine
+        ):
+            is_new = mine.scalar(_SET, given) is not None
         discard(self._key)
         return is_new
 
@@ -84,9 +90,9 @@ class Facts:
 
     def clear_if(
         self, fact: Fact[Value], value: Value, connection: Connection | None = None
-    ) -> None:
-        """Delete the value of the fact if it is still `value`. With a connection, this
-        is part of its transaction.
+    ) -> bool:
+        """Delete the value of the fact if it is still `value`; True if it was. With a
+        connection, this is part of its transaction.
         """
         this = *self._this(fact), FACTS.c.value == fact.codec.encode(value)
         with (
@@ -94,8 +100,9 @@ class Facts:
             if connection is None
             else nullcontext(connection) as mine
         ):
-            mine.execute(delete(FACTS).where(*this))
+            was_this = mine.execute(delete(FACTS).where(*this)).rowcount > 0
         discard(self._key)
+        return was_this
 
     def _this(self, fact: Fact[Any]) -> tuple[Any, ...]:
         return FACTS.c.cluster == self._cluster, FACTS.c.name == fact.name

@@ -20,11 +20,22 @@ from supervisor_tasks.ledger.facts import (
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 
 ACCEPTED = "the operator accepted SLURM as it is"
+NO_OTHER_SLURM = "no other SLURM"
 CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
 
 
 class EffectChangedError(SupervisorError):
     """The effect is not parked any more, or was tried and parked again."""
+
+
+class AnotherSlurmFoundError(SupervisorError):
+    """Workers have found another SLURM than the operator was shown."""
+
+    def __init__(self, found: str, shown: str) -> None:
+        super().__init__(
+            f"found {found}; expected {shown}, which the command has shown: nothing was changed; see `supervisor cluster"
+            " show`, and repeat the command if the SLURM that it shows is the right one"
+        )
 
 
 def abandon(
@@ -86,16 +97,29 @@ def request_of_transaction(ledger: Ledger, transaction_id: int, what: str) -> No
     ledger.facts.set(TRANSACTION_REQUESTS, requests | {str(transaction_id): what})
 
 
-def accept_slurm(ledger: Ledger) -> None:
-    """Accept the SLURM cluster that was found. Jobs that it has forgotten up to now are
-    lost, and submissions go on, unless an operator has paused them.
+def accept_slurm(ledger: Ledger, shown: str | None) -> None:
+    """Accept the SLURM cluster that was found, and that the operator was shown; None if
+    it is the expected one. Jobs that it has forgotten up to now are lost, and
+    submissions go on, unless an operator has paused them.
+
+    Raises AnotherSlurmFoundError, and changes nothing, if workers have found another
+    one since.
     """
-    found_cluster = ledger.facts.get(UNEXPECTED_CLUSTER)
-    if found_cluster is not None:
-        ledger.facts.set(SLURM_CLUSTER, found_cluster)
-        ledger.facts.clear_if(UNEXPECTED_CLUSTER, found_cluster)
-    # a new value each time: the age of the fact is what counts
-    ledger.facts.set(SLURM_ACCEPTED, secrets.token_hex(8))
+    facts = ledger.facts
+    with ledger.engine.begin() as connection:
+        if shown is None:
+            is_as_shown = facts.get(UNEXPECTED_CLUSTER) is None
+        else:
+            is_as_shown = facts.clear_if(UNEXPECTED_CLUSTER, shown, connection)
+        if not is_as_shown:
+            raise AnotherSlurmFoundError(
+                facts.get(UNEXPECTED_CLUSTER) or NO_OTHER_SLURM,
+                shown or NO_OTHER_SLURM,
+            )
+        if shown is not None:
+            facts.set(SLURM_CLUSTER, shown, connection)
+        # a new value each time: the age of the fact is what counts
+        facts.set(SLURM_ACCEPTED, secrets.token_hex(8), connection)
     held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if is_hold_of_sweep(held_for):
         ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)

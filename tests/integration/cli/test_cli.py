@@ -62,7 +62,14 @@ from supervisor_tasks.ledger import status_queries
 from supervisor_tasks.ledger.alarms import STATE_LOST, AlarmName, Switch
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.fact_store import Facts
-from supervisor_tasks.ledger.facts import REWIND, SWEEP_REQUESTED, TRANSACTION_REQUESTS
+from supervisor_tasks.ledger.facts import (
+    REWIND,
+    SLURM_ACCEPTED,
+    SLURM_CLUSTER,
+    SWEEP_REQUESTED,
+    TRANSACTION_REQUESTS,
+    UNEXPECTED_CLUSTER,
+)
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import (
     REPORTER,
@@ -1731,6 +1738,85 @@ def test_accept__operator_has_paused_submissions__leaves_that_pause(
         alarm.name for alarm in ledger.alarms.all()
     }
     assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"
+
+
+def sees_another(cluster: str) -> Callable[[Ledger], None]:
+    def see(ledger: Ledger) -> None:
+        ledger.facts.set(UNEXPECTED_CLUSTER, cluster)
+
+    return see
+
+
+def sees_the_right_one_again(ledger: Ledger) -> None:
+    ledger.facts.clear(UNEXPECTED_CLUSTER)
+
+
+def loses_its_state(ledger: Ledger) -> None:
+    ledger.alarms.on(AlarmName.SLURM_STATE_LOST)
+
+
+def knows_its_jobs_again(ledger: Ledger) -> None:
+    ledger.alarms.off(AlarmName.SLURM_STATE_LOST)
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "refusal"),
+    [
+        (
+            sees_another("bern 2"),
+            sees_another("zug 3"),
+            "found zug 3; expected bern 2, which the command has shown",
+        ),
+        (
+            sees_another("bern 2"),
+            sees_the_right_one_again,
+            "found no other SLURM, and none that has lost its state",
+        ),
+        (
+            loses_its_state,
+            sees_another("zug 3"),
+            "found zug 3; expected no other SLURM, which the command has shown",
+        ),
+        (
+            loses_its_state,
+            knows_its_jobs_again,
+            "found no other SLURM, and none that has lost its state",
+        ),
+    ],
+    ids=["another", "the right one", "another after a loss", "no loss"],
+)
+def test_accept__slurm_is_another_while_the_command_asks__is_refused(
+    ledger: Ledger,
+    servers: tuple[Engine, dict[str, str]],
+    before: Callable[[Ledger], None],
+    meanwhile: Callable[[Ledger], None],
+    refusal: str,
+) -> None:
+    """The command accepted what a worker had found meanwhile, and had shown another."""
+    ledger.facts.set(SLURM_CLUSTER, "geneva 1")
+    before(ledger)
+    with in_terminal(("cluster", "accept"), servers[1]) as screen:
+        screen.wait_for("Go on? [y/N]")
+        meanwhile(ledger)
+        seen = ledger.facts.get(UNEXPECTED_CLUSTER)
+        screen.press("y\n", refusal)
+        assert screen.process.wait(deadline(30)) == 1
+    assert ledger.facts.get(SLURM_CLUSTER) == "geneva 1"
+    assert ledger.facts.get(UNEXPECTED_CLUSTER) == seen
+    assert ledger.facts.get(SLURM_ACCEPTED) is None
+
+
+def test_accept__slurm_is_as_shown__becomes_the_expected_one(
+    run: Run, ledger: Ledger
+) -> None:
+    ledger.facts.set(SLURM_CLUSTER, "geneva 1")
+    ledger.facts.set(UNEXPECTED_CLUSTER, "bern 2")
+    ledger.alarms.on(AlarmName.SLURM_CLUSTER_MISMATCH)
+    run("cluster", "accept", "--yes")
+    assert ledger.facts.get(SLURM_CLUSTER) == "bern 2"
+    assert ledger.facts.get(UNEXPECTED_CLUSTER) is None
+    assert ledger.facts.get(SLURM_ACCEPTED) is not None
+    assert ledger.alarms.all() == []
 
 
 def test_tx_show__by_number_or_hash__has_all_signatures(

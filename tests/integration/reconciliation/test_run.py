@@ -346,7 +346,7 @@ def test_sweep__slurm_lost_what_it_had_saved__submissions_are_held_until_accepte
     assert report["again_s"] <= 60.0
     assert "5 jobs" in (ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) or "")
     assert alarms(site, AlarmName.SLURM_STATE_LOST)
-    operator_actions.accept_slurm(ledger)
+    operator_actions.accept_slurm(ledger, None)
     sweep(site, "the operator has accepted it")
     assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) is None
     assert not alarms(site, AlarmName.SLURM_STATE_LOST)
