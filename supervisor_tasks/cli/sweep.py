@@ -96,19 +96,28 @@ def run(
     """
     cli = cli_context(context)
     cli.shown.color = not no_color
-    before = cli.sweeps.last()
     open_jobs = sum(cli.overview.snapshot().jobs.values())
     will = f"{open_jobs} open jobs will be compared with the contract and SLURM, and what differs will be mended"
     with cli.change("sweep run", "all open jobs", will, yes=yes, reason=reason):
-        cli.sweeps.ask(reason or "the operator")
+        asked_at = cli.sweeps.ask(reason or "the operator")
+    _show(cli, _begun_after(cli, asked_at, wait_s), output)
+
+
+def _begun_after(cli: CliContext, asked_at: datetime, wait_s: float) -> Swept:
+    """Wait for a sweep that began after the request; an earlier one has not seen what
+    it is about. Raises CommandError.
+    """
     deadline = time.monotonic() + wait_s
-    while (found := cli.sweeps.last()) == before:
+    while True:
+        for found in cli.sweeps.last():
+            if found.begun_at >= asked_at:
+                return found
         if time.monotonic() > deadline:
             raise CommandError(
-                f"found no report within {wait_s:g} s; expected one: see `supervisor health`, then `supervisor sweep show`"
+                f"found no report of a sweep that began after the request within {wait_s:g} s; expected one: see `supervisor"
+                " health`, then `supervisor sweep show`"
             )
         time.sleep(POLL_S)  # the report is a row, and no event reports a new row
-    _show(cli, found[0], output)
 
 
 @app.command("list")

@@ -123,10 +123,10 @@ class Sweeps:
 
     # --- when -------------------------------------------------------------------------
 
-    def ask(self, why: str) -> None:
+    def ask(self, why: str) -> datetime:
         """Ask for a sweep soon. Its report names the reasons of all callers. Several
         requests make one sweep, but a request after a sweep has begun makes another
-        one.
+        one. Returns the database's time: a sweep that begins later serves the request.
         """
         row = insert(FACTS).values(
             cluster=self._cluster,
@@ -139,9 +139,10 @@ class Sweeps:
         upsert = row.on_conflict_do_update(
             index_elements=["cluster", "name"],
             set_={"value": value, "since": func.clock_timestamp()},
-        )
+        ).returning(FACTS.c.since)
         with self._engine.begin() as connection:
-            connection.execute(upsert)
+            asked_at: datetime = connection.execute(upsert).scalar_one()
+        return asked_at
 
     def due(self) -> bool:
         """Whether a caller has asked for a sweep, or the last one is long enough
@@ -172,7 +173,10 @@ class Sweeps:
                 None,
                 None,
             )
-            now: datetime = connection.scalar(select(func.now()))  # type: ignore[assignment]
+            # not now(), the time of BEGIN, which may be before the request that was read
+            now: datetime = connection.execute(
+                select(func.clock_timestamp())
+            ).scalar_one()
             suspects = connection.scalar(last) or {}
         ages_s = {
             name: max(now.timestamp() - since_s, 0.0)

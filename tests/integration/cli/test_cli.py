@@ -80,7 +80,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.migrations import newest_revision, revision, upgrade
 from supervisor_tasks.ledger.operator_log import OperatorLog
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.ledger.reconciliations import Sweeps
+from supervisor_tasks.ledger.reconciliations import Begun, Sweeps
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.retention import HELD
 from supervisor_tasks.ledger.status_queries import Overview
@@ -1319,6 +1319,36 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
     assert len(said(run("sweep", "list", "-o", "json"))) == 1
     assert "\\x1b[2J" in run("sweep", "show").stdout
     assert "ended" in run("status").stdout
+
+
+def test_sweep_run__a_sweep_had_begun_before__waits_for_the_next_one(
+    run: Run, ledger: Ledger
+) -> None:
+    """The command showed the report of a sweep that had not seen what it asked for."""
+    sweeps, facts = ledger.sweeps, ledger.facts
+
+    def sweep(begun: Begun | None) -> None:
+        wait_until(
+            lambda: facts.get(SWEEP_REQUESTED) is not None,
+            "the command to request it",
+            60.0,
+        )
+        sweeps.keep(begun or sweeps.begin(""), {}, {})
+
+    with ThreadPoolExecutor(1) as pool:
+        early = sweeps.begin("the clock")
+        kept = pool.submit(sweep, early)
+        words = ("sweep", "run", "--yes", "-o", "json")
+        unseen = run(*words, "--wait-s", "2", status=1)
+        kept.result()
+        assert "found no report of a sweep that began after" in unseen.stderr
+        assert len(sweeps.last(2)) == 1
+        facts.clear(SWEEP_REQUESTED)
+        kept = pool.submit(sweep, None)
+        shown = said(run(*words))
+        kept.result()
+    assert shown["id"] == sweeps.last()[0].id
+    assert len(sweeps.last(3)) == 2
 
 
 def test_forget_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(

@@ -1,6 +1,7 @@
 """What the sweep reads and writes, on a real Postgres."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from devgrid.machine import deadline
+from devgrid.processes import wait_until
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.events import (
     CancelRequested,
@@ -23,7 +25,7 @@ from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger import reconciliations as module
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.fact_store import Facts
-from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, Fact
+from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, SWEEP_REQUESTED, Fact
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import (
     AWAY_S,
@@ -98,6 +100,33 @@ def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
     for why in ("one", "100% of another", "one"):
         sweeps.ask(why)
     assert sweeps.begin("").why == "one; 100% of another"
+
+
+def test_begin__asked_for_while_it_waits__is_not_older_than_the_request(
+    ledger: Ledger,
+) -> None:
+    """`sweep run` waits for a report that began after its request, and `keep` deletes a
+    request that the sweep has seen.
+    """
+    waiting = text(
+        "SELECT FROM pg_locks WHERE NOT granted AND relation = 'facts'::regclass"
+    )
+    ask = text(
+        "INSERT INTO facts (cluster, name, value, since) VALUES ('here', :name, 'one', clock_timestamp())"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        with ledger.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE facts IN ACCESS EXCLUSIVE MODE"))
+            beginning = pool.submit(ledger.sweeps.begin, "")
+            wait_until(
+                lambda: connection.execute(waiting).first() is not None,
+                "the sweep to wait for the facts",
+                30.0,
+            )
+            connection.execute(ask, {"name": SWEEP_REQUESTED.name})
+        begun = beginning.result()
+    assert begun.asked_at is not None
+    assert begun.at >= begun.asked_at
 
 
 @pytest.mark.parametrize("why", ["a worker wants one", "a worker wants another"])
