@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import IO
 
 import structlog
@@ -42,6 +41,7 @@ from supervisor_tasks.config.needs import (
     slurm_access,
 )
 from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.config.settings import UnreadableFileError, text_of_file
 from supervisor_tasks.config.ssh_keys import public_half
 from supervisor_tasks.config.variables import given_secrets, warn_of_mistyped
 
@@ -79,25 +79,47 @@ def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
     for key in left_out:
         own.pop(key.upper(), None)
         own.pop(f"{key.upper()}_FILE", None)
-    # an empty one counts as not given, as for every process
-    is_given = bool(own.get("SLURM_SSH_PUBLIC_KEY"))
-    if process == "callbacks" and access is SlurmAccess.SSH_KEY and not is_given:
+    if process == "callbacks" and _derives_public_key(given):
         own.update(_public_key(given))
     return environment(process, own) | _health_address(process, own)
+
+
+def _derives_public_key(given: Mapping[str, str]) -> bool:
+    """Whether the public half of the SSH key is wanted, and not given; an empty one
+    counts as not given, as for every process.
+    """
+    is_given = bool(given.get("SLURM_SSH_PUBLIC_KEY"))
+    return slurm_access(given) is SlurmAccess.SSH_KEY and not is_given
 
 
 def _public_key(given: Mapping[str, str]) -> dict[str, str]:
     """Return the public half of the SSH key, which sshd asks the gRPC process for. The
     worker reports a wrong key.
     """
-    private = given.get("SLURM_SSH_PRIVATE_KEY", "")
-    file = given.get("SLURM_SSH_PRIVATE_KEY_FILE", "")
-    if not private and not file:
-        return {}
     try:
-        return {"SLURM_SSH_PUBLIC_KEY": public_half(private or Path(file).read_text())}
-    except (OSError, ValueError):
+        private = _private_key(given)
+        return {"SLURM_SSH_PUBLIC_KEY": public_half(private)} if private else {}
+    except ValueError:
         return {}
+
+
+def _private_key(given: Mapping[str, str]) -> str:
+    """Return the SSH key, or nothing if none is given. Raises UnreadableFileError."""
+    file = given.get("SLURM_SSH_PRIVATE_KEY_FILE", "")
+    private = given.get("SLURM_SSH_PRIVATE_KEY", "")
+    return private or (text_of_file("slurm_ssh_private_key", file) if file else "")
+
+
+def unreadable_key(given: Mapping[str, str]) -> list[str]:
+    """Return a line if the file of the SSH key cannot be read. Without the key, the
+    callbacks process would report a setting that the operator need not give.
+    """
+    try:
+        if _derives_public_key(given):
+            _private_key(given)
+    except UnreadableFileError as error:
+        return [str(error)]
+    return []
 
 
 def _health_address(process: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -311,9 +333,10 @@ def run_fleet(flags: Flags) -> int:
     status.
     """
     given = {**os.environ, **flags.settings}
-    missing = missing_servers(SERVERS, given)
-    if missing and not flags.embedded:
-        logs.log_refusal("\n".join(missing), given.get("CLUSTER_NAME", ""))
+    missing = [] if flags.embedded else missing_servers(SERVERS, given)
+    wrong = [*missing, *unreadable_key(given)]
+    if wrong:
+        logs.log_refusal("\n".join(wrong), given.get("CLUSTER_NAME", ""))
         return WRONG_SETTINGS
     guard_process()
     logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))

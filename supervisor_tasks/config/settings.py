@@ -801,15 +801,29 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         file = environment.get(f"{name.upper()}_FILE", "")
         if name in IN_FILES and file and not value:
             try:
-                value = _text_of(name, Path(file).expanduser())
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", "it is no text")
-                lines.append(
-                    f"{name.upper()}_FILE: found {_path_shown(file)}; expected a file that can be read ({reason})"
-                )
+                value = text_of_file(name, file)
+            except UnreadableFileError as error:
+                lines.append(str(error))
         if value:
             given[name] = value
     return given, lines
+
+
+class UnreadableFileError(ValueError):
+    """The file of a setting cannot be read; the text names its variable."""
+
+
+def text_of_file(name: str, file: str) -> str:
+    """Return a setting's text from the file that its variable names. Raises
+    UnreadableFileError.
+    """
+    try:
+        return _text_of(name, Path(file).expanduser())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", "it is no text")
+        raise UnreadableFileError(
+            f"{name.upper()}_FILE: found {_path_shown(file)}; expected a file that can be read ({reason})"
+        ) from error
 
 
 def _text_of(name: str, file: Path) -> str:

@@ -46,6 +46,31 @@ def test_run__no_server_and_no_flag__starts_none_and_ends_with_2(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_run__key_file_cannot_be_read__starts_none_and_tells_it(tmp_path: Path) -> None:
+    """The callbacks process ended the fleet, as it had found no SLURM_SSH_PUBLIC_KEY."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "STATE_DIR": str(tmp_path),
+        DATABASE: "postgresql+psycopg://127.0.0.1:1/ledger",
+        BROKER: "redis://127.0.0.1:1",
+        "SLURM_SSH_PRIVATE_KEY_FILE": "~/key",
+    }
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run"]
+    ended = subprocess.run(
+        argv,
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    (line,) = ended.stderr.splitlines()
+    expected = "SLURM_SSH_PRIVATE_KEY_FILE: found '~/key'; expected a file that can be read (No such file or directory)"
+    assert (ended.returncode, json.loads(line)["reason"]) == (2, expected)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_run__help_of_a_process__needs_no_server() -> None:
     given = {
         name: value

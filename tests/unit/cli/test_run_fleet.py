@@ -1,5 +1,7 @@
 """Which process of `supervisor run` gets what."""
 
+from pathlib import Path
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -79,6 +81,18 @@ def test_environment_of__no_public_key__callbacks_has_the_derived_one(
 ) -> None:
     private = a_private_key()
     fleet = given | {"SLURM_SSH_PRIVATE_KEY": private, "CALLBACK_KEY": "c"}
+    found = environment_of("callbacks", fleet)
+    assert found["SLURM_SSH_PUBLIC_KEY"] == public_half(private)
+
+
+def test_environment_of__key_file_in_the_home__callbacks_has_the_derived_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the worker reads that file; else the callbacks process ends the fleet."""
+    private = a_private_key()
+    (tmp_path / "key").write_text(private)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fleet = {"SLURM_SSH_PRIVATE_KEY_FILE": "~/key", "CALLBACK_KEY": "c"}
     found = environment_of("callbacks", fleet)
     assert found["SLURM_SSH_PUBLIC_KEY"] == public_half(private)
 
