@@ -110,9 +110,17 @@ def status_of(error: Exception) -> ExitCode:
         return error.status
     if isinstance(error, TransientError):
         return ExitCode.UNREACHABLE
-    if isinstance(error, SettingsError | NoDatabaseError):
+    if isinstance(error, SettingsError | NoDatabaseError) or _is_unusable(error):
         return ExitCode.USAGE
     return ExitCode.REFUSED
+
+
+def _is_unusable(error: Exception) -> bool:
+    """Whether the database has refused a value, such as a number that is too large."""
+    # in here, because only an error needs the import
+    from sqlalchemy.exc import DataError
+
+    return isinstance(error, DataError)
 
 
 def database_error(error: Exception) -> str | None:
@@ -121,11 +129,13 @@ def database_error(error: Exception) -> str | None:
     """
     # in here, because only an error needs the import
     from psycopg.errors import UndefinedColumn, UndefinedTable
-    from sqlalchemy.exc import ProgrammingError
+    from sqlalchemy.exc import DataError, ProgrammingError
 
-    if not isinstance(error, ProgrammingError):
+    if not isinstance(error, ProgrammingError | DataError):
         return None
     first_line = str(error.orig).partition("\n")[0]
+    if isinstance(error, DataError):
+        return f"found a value that the ledger's database cannot hold ({first_line}); expected a smaller one"
     if isinstance(error.orig, UndefinedTable | UndefinedColumn):
         return f"found other tables than expected ({first_line}): `supervisor db upgrade` first"
     return f"the ledger's database: {first_line}"

@@ -27,7 +27,10 @@ from supervisor_tasks.ledger.status_queries import OpenEffectFilter
 
 NO_RUN = "0" * 16  # instead of the number of a real run
 RunNumber = Annotated[
-    int | None, typer.Option("--run", min=1, help="Instead of the last one.")
+    int | None,
+    typer.Option(
+        "--run", min=1, max=options.MAX_NUMBER, help="Instead of the last one."
+    ),
 ]
 NODES = View(
     "nodes",

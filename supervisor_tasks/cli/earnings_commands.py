@@ -83,6 +83,7 @@ def earnings(
         int | None,
         typer.Option(
             min=1,
+            max=options.MAX_NUMBER,
             help=f"Show this many rows at most; without it, a table has {MAX_SHOWN} and a file has all.",
         ),
     ] = None,

@@ -114,7 +114,9 @@ def abandon(
     effect: Annotated[
         int,
         typer.Argument(
-            metavar="EFFECT", help="Its number; `supervisor effect list` has it."
+            metavar="EFFECT",
+            max=options.MAX_NUMBER,
+            help="Its number; `supervisor effect list` has it.",
         ),
     ],
     reason: options.RequiredReason,

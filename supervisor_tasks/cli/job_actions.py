@@ -19,6 +19,7 @@ from supervisor_tasks.jobs.events import (
     OperatorConfirmedNotSubmitted,
 )
 from supervisor_tasks.jobs.model import (
+    MAX_LIMIT_MIN,
     ChainStatus,
     EffectKind,
     Job,
@@ -30,6 +31,7 @@ from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import JobChange
 
+MAX_WAIT_STATUS = 2**31 - 1  # an int of C
 CANCELLABLE = (State.CLAIMED, State.READY, State.QUEUED, State.RUNNING)
 COLD = [status.name for status in ChainStatus if status.cold]
 RETRIED = View(
@@ -58,7 +60,10 @@ def retry(
     ] = None,
     effect: Annotated[
         int | None,
-        typer.Option(help="Only this effect; `supervisor effect list` has its number."),
+        typer.Option(
+            max=options.MAX_NUMBER,
+            help="Only this effect; `supervisor effect list` has its number.",
+        ),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All effects that are parked or fail.")
@@ -158,11 +163,15 @@ def settle(
         str, typer.Option(metavar="|".join(COLD), help="How the job ended.")
     ],
     minutes: Annotated[
-        int, typer.Option(min=0, help="The minutes that the customer pays for.")
+        int,
+        typer.Option(
+            min=0, max=MAX_LIMIT_MIN, help="The minutes that the customer pays for."
+        ),
     ],
     reason: Annotated[str, typer.Option(help="Why; the customer reads it.")],
     exit_status: Annotated[
-        int, typer.Option(min=0, help="The raw status of wait(2).")
+        int,
+        typer.Option(min=0, max=MAX_WAIT_STATUS, help="The raw status of wait(2)."),
     ] = 0,
     force: Annotated[
         bool,

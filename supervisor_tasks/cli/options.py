@@ -12,6 +12,9 @@ from supervisor_tasks.cli.exit_codes import UnusableError
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 AGE = re.compile(r"([0-9]{1,6})([smhdw])")
+# of a century: all that the ledger has is younger
+MAX_AGE = timedelta(days=36500)
+MAX_NUMBER = 2**63 - 1  # of a row: a bigint of the ledger
 ADDRESS_BEGINNING = re.compile(r"0x[0-9a-f]{0,40}")
 
 
@@ -121,7 +124,12 @@ def age(text: str | None, option: str = "--since") -> timedelta | None:
         raise UnusableError(
             f"{option}: found {text!r}; expected an age such as 90s, 15m, 2h, 3d or 1w"
         )
-    return timedelta(seconds=int(match[1]) * UNITS_S[match[2]])
+    length = timedelta(seconds=int(match[1]) * UNITS_S[match[2]])
+    if length > MAX_AGE:
+        raise UnusableError(
+            f"{option}: found {text!r}; expected an age of {MAX_AGE.days}d at most"
+        )
+    return length
 
 
 def hex_beginning(customer: str | None) -> str | None:

@@ -26,12 +26,14 @@ import pytest
 import yaml
 import zstandard
 from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import DataError
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline, slowness
 from devgrid.processes import wait_until
 from plugins import reporter
 from supervisor_tasks.cli import health_command
+from supervisor_tasks.cli.app import database_error, status_of
 from supervisor_tasks.cli.context import CliContext, operator
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.cli.target import target
@@ -1847,6 +1849,58 @@ def test_accept__slurm_is_as_shown__becomes_the_expected_one(
     assert ledger.facts.get(UNEXPECTED_CLUSTER) is None
     assert ledger.facts.get(SLURM_ACCEPTED) is not None
     assert ledger.alarms.all() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("log --since 999999d", "expected an age of 36500d at most"),
+        ("job list --since 999999w", "expected an age of 36500d at most"),
+        (f"job retry --effect {2**63} --yes", "should be less than or equal to"),
+        (f"benchmark show --run {2**63}", "should be less than or equal to"),
+        (f"effect abandon {2**63} --reason x --yes", "should be less than or equal to"),
+        (f"earnings --limit {2**63}", "should be less than or equal to"),
+        (
+            f"job settle {job_id(1)} --minutes {10**18}",
+            "should be less than or equal to",
+        ),
+        (
+            f"job settle {job_id(1)} --exit-status {2**63}",
+            "should be less than or equal to",
+        ),
+    ],
+)
+def test_command__number_that_is_too_large__is_wrong_usage(
+    run: Run, ledger: Ledger, words: str, told: str
+) -> None:
+    """Each of them ended in a traceback."""
+    bring_to_queued(ledger, 1)
+    rest = []
+    if "settle" in words:
+        rest = ["--status", "FAILED", "--reason", "x", "--yes", "--force"]
+    if "exit-status" in words:
+        rest += ["--minutes", "1"]
+    assert told in " ".join(run(*words.split(), *rest, status=2).stderr.split())
+    assert job_of(ledger, 1).state is State.QUEUED
+
+
+def test_list__largest_age__shows_all(run: Run, ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    run("claims", "pause", "--yes")
+    for words in (["log"], ["job", "list"]):
+        shown = run(*words, "--since", "36500d", "-o", "name").stdout
+        assert len(shown.split()) == 1
+
+
+def test_database_error__value_that_postgres_refuses__is_wrong_usage(
+    ledger: Ledger,
+) -> None:
+    with pytest.raises(DataError) as refused, ledger.engine.connect() as connection:
+        connection.execute(text("SELECT CAST(:n AS bigint)"), {"n": 2**63})
+    assert database_error(refused.value) == (
+        "found a value that the ledger's database cannot hold (bigint out of range); expected a smaller one"
+    )
+    assert status_of(refused.value) is ExitCode.USAGE
 
 
 def test_tx_show__by_number_or_hash__has_all_signatures(
