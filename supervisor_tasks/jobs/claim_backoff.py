@@ -5,6 +5,10 @@ counts its looks at which claims of a kind were mined and none succeeded. From t
 such look in a row, an alarm is raised. Then only one claim is sent at a time, and the
 wait between two grows until one succeeds.
 
+A claim that runs out of gas met a job with a longer definition than the first of the
+queue, and each claim sent behind it meets that job, too. From then on one claim is sent
+at a time, and twice as many after each look at which claims succeeded.
+
 Other claims fail at the estimate. They cost nothing, but the jobs wait: an alarm is
 raised after a minute.
 """
@@ -23,6 +27,13 @@ REVERT_STREAKS = {
     purpose: Fact(f"claims.revert_streak.{purpose.replace('-', '_')}", INT)
     for purpose in PURPOSES
 }  # in a row
+AT_MOST = {
+    purpose: Fact(f"claims.at_most.{purpose.replace('-', '_')}", INT)
+    for purpose in PURPOSES
+}  # claims in flight, after one ran out of gas
+NO_LIMIT = 1000  # more than any batch: a limit that has grown to this is over
+# The call of another contract can use all gas but a 64th of it.
+OUT_OF_GAS = 0.9
 MAX_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
 MAX_WAIT_S = 60.0
 # a customer may cancel between the look at the queue and the estimate
@@ -49,7 +60,7 @@ def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:
     """How many of the wanted claims may be under way now."""
     in_a_row, ago_s = _reverts_in_a_row(ledger, purpose)
     if in_a_row < MAX_REVERTED:
-        return wanted
+        return min(wanted, _at_most(ledger, purpose) or wanted)
     if ago_s < revert_delay_s(in_a_row):
         return 0
     return 1
@@ -63,11 +74,38 @@ def record_results(
     """
     for purpose in PURPOSES:
         results = [entry for entry in mined if entry.sent.purpose == purpose]
+        _limit(ledger, purpose, results)
         if any(entry.success for entry in results):
             _record_success(ledger, purpose)
         elif results:
             last = results[-1].sent
             _record_failure(ledger, purpose, str(reverted[last.id]))
+
+
+def _limit(ledger: Ledger, purpose: str, results: Sequence[Mined]) -> None:
+    """Set how many claims may be in flight, by the gas that these claims used."""
+    at_most = _at_most(ledger, purpose)
+    if any(map(_ran_out_of_gas, results)):
+        ledger.facts.set(AT_MOST[purpose], 1)
+    elif at_most is not None and any(entry.success for entry in results):
+        if 2 * at_most < NO_LIMIT:
+            ledger.facts.set(AT_MOST[purpose], 2 * at_most)
+        else:
+            ledger.facts.clear_if(AT_MOST[purpose], at_most)
+
+
+def _ran_out_of_gas(result: Mined) -> bool:
+    if result.success or result.given_up:
+        return False
+    return result.gas_used >= OUT_OF_GAS * result.sent.gas
+
+
+def _at_most(ledger: Ledger, purpose: str) -> int | None:
+    """How many claims may be in flight; None if no claim has run out of gas lately."""
+    stored = ledger.facts.read(AT_MOST[purpose])
+    if stored is None or stored.age_s > QUIET_S:
+        return None
+    return stored.value
 
 
 def record_estimate_rejected(ledger: Ledger, purpose: str, error: str) -> bool:

@@ -198,11 +198,16 @@ def claims(number: int, first: int = 0) -> list[Write]:
 CUSTOMERS: dict[str, Account] = {}  # of `scheduled_jobs`, by job id
 
 
-def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
+def scheduled_jobs(
+    chain: Chain,
+    provider: Account,
+    number: int,
+    definition: JobDefinition = DEFINITION,
+) -> list[JobId]:
     """Create jobs that wait to be claimed by the provider."""
     customer = chain.new_account()
     chain.admin.mint_credits(customer.address, 10**24)
-    job_ids = chain.customers.request_jobs(customer, DEFINITION, number, 10**20)
+    job_ids = chain.customers.request_jobs(customer, definition, number, 10**20)
     chain.admin.meta_schedule(job_ids, provider.address)
     CUSTOMERS.update(dict.fromkeys(job_ids, customer))
     return [JobId(job_id) for job_id in job_ids]

@@ -2,6 +2,7 @@
 ledger.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
 from tests.support.rpc_proxies import refusing_node
 from tests.support.wallet_harness import (
     CUSTOMERS,
+    DEFINITION,
     GAS,
     GWEI,
     ChainHarness,
@@ -830,6 +832,27 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
     claim(fleet.site)
     settled(fleet)
     assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
+
+
+def test_claims__ever_longer_jobs_among_others__few_run_out_of_gas(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
+    """A claim's gas is estimated with the first job that waits. A longer one behind it
+    cannot be claimed with that gas, and all claims behind that one meet it, too.
+    """
+    jobs = set[str]()
+    for length in (1, 3_000, 1, 9_000, 1, 1, 1, 27_000, 1, 1, 1, 1):
+        definition = replace(DEFINITION, batch_location_hash="h" * length)
+        jobs.update(scheduled_jobs(chain, provider, 1, definition))
+    for _ in range(4 * len(jobs)):
+        with held(chain):
+            claim(fleet.site)
+        settled(fleet)
+    assert set(fleet.site.ledger.jobs(sorted(jobs))) == jobs
+    counted = Counter(fleet.states())
+    assert counted["MINED"] == len(jobs)
+    # those behind the second job, and no more than succeed from then on
+    assert counted["REVERTED"] <= len(jobs) - 1 + 4
 
 
 def test_claims_that_revert_now_and_then__are_no_alarm(
