@@ -144,7 +144,9 @@ local function signed_text(job, comment, number, expiry)
     return #text <= MAX_TEXT and text or nil
 end
 
-local NOT_GIVEN = { [4294967294] = true, [65534] = true, [254] = true } -- NO_VAL of 32, 16 and 8 bits
+local NO_VAL = 4294967294
+-- NO_VAL of 32 and of 16 bits. No field below has 8 bits, and 254 is a number of CPUs.
+local NOT_GIVEN = { [NO_VAL] = true, [65534] = true }
 
 -- Texts, and numbers for which 0 means something: sbatch leaves them out.
 local NOT_ASKED_FOR = {
@@ -181,7 +183,7 @@ local function not_covered(job)
         end
     end
     local cpus = job.num_tasks * job.cpus_per_task
-    if (job.min_cpus ~= cpus and not NOT_GIVEN[job.min_cpus]) or job.cron_job then
+    if (job.min_cpus ~= cpus and job.min_cpus ~= NO_VAL) or job.cron_job then
         return job.cron_job and "cron_job" or "min_cpus"
     elseif job.pn_min_cpus ~= job.cpus_per_task and not NOT_GIVEN[job.pn_min_cpus] then
         return "pn_min_cpus"

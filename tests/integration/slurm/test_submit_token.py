@@ -222,6 +222,31 @@ def test_script__each_option_that_no_token_tells__is_refused(script: Script) -> 
     assert said == [f"token does not cover {name}" for name in NOT_TOLD]
 
 
+@pytest.mark.parametrize("asked", [1, 2, 127, 128, 254, 255, 256, 65533])
+def test_script__number_of_any_size_that_no_token_tells__is_refused(
+    script: Script, asked: int
+) -> None:
+    """254 is NO_VAL of 8 bits, which no field has, and also the CPUs of a node."""
+    named = ["pn_min_cpus", "min_cpus", *NOT_TOLD]
+    calls = "\n".join(f"submit(COMMENT, {{{name} = {asked}}})" for name in named)
+    said = script.run(f'COMMENT = "{with_token(SUBMISSION, KEY)}"', calls)
+    assert said == [f"token does not cover {name}" for name in named]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("{pn_min_cpus = 65534}", "taken: supervisor host.example.com:3000"),
+        ("{min_cpus = 4294967294}", "taken: supervisor host.example.com:3000"),
+        ("{min_cpus = 65534}", "token does not cover min_cpus"),
+    ],
+)
+def test_script__number_that_was_left_out__is_taken_in_its_own_width(
+    script: Script, changed: str, said: str
+) -> None:
+    assert script.run(submit(changed=changed)) == [said]
+
+
 @pytest.mark.parametrize("tres", ["cpu:4", "cpu=4"])
 def test_script__takes_the_paid_cpus_of_a_task_as_newer_slurm_shows_them(
     script: Script, tres: str
