@@ -264,7 +264,9 @@ class Answers:
         """Add a piece of standard error. Raises AnswerTooLongError."""
         self._stderr += piece
         *parts, rest = bytes(self._stderr).split(self.delimiter.encode() + b"\n")
-        self._complaints += parts
+        # what came before the first command, and one for each; a start-up file can
+        # print more without an end
+        self._complaints += parts[: self.jobs + 1 - len(self._complaints)]
         self._stderr = bytearray(rest)
         self._require_short(self._stderr)
         self._pass_on()

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import time
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -353,6 +354,19 @@ def test_answers__longer_than_is_kept__are_unknown() -> None:
         answers.stdout(b"x" * (MAX_ANSWER + 1))
     with pytest.raises(AnswerTooLongError):
         answers.stderr(b"x" * (MAX_ANSWER + 1))
+
+
+def test_answers__parts_of_standard_error_without_an_end__are_not_kept() -> None:
+    """A start-up file knows the delimiter, and may print it again and again."""
+    answers = Answers(DELIMITER, 2, lambda *_: None, time.monotonic)
+    tracemalloc.start()
+    try:
+        for _ in range(300):
+            answers.stderr(b"x" * 100_000 + f"{DELIMITER}\n".encode())
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 2_000_000
 
 
 # --- time -----------------------------------------------------------------------------
