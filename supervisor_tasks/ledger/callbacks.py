@@ -50,26 +50,29 @@ _COUNTS = text(
     """
 )
 _LAST = text("SELECT id FROM callbacks WHERE id > :behind ORDER BY id DESC LIMIT 1")
-# The first callback that must be checked again: it matches no job, and was read a short
-# time ago or may match one later. Callbacks beside a young one may not be committed
-# yet. A repeat does not make a callback young, and one that matches its job stays as it
-# is: neither may keep those behind it.
+# The first callback, after those that were checked, that came too short a time ago and
+# was not read before. Callbacks beside it may not be committed yet. A repeat does not
+# make a callback young: it would keep those behind it.
+_FIRST_YOUNG = text(
+    """
+    SELECT id FROM callbacks WHERE cluster = :cluster AND id > :behind
+        AND LEAST(received_at, read_at) >= now() - :kept_s * interval '1 second'
+    ORDER BY id LIMIT 1
+    """
+)
+# The first older callback that must be checked again: it matches no job, and was read a
+# short time ago or may match one later.
 _FIRST_LEFT = text(
     """
-    SELECT LEAST((
-        SELECT id FROM callbacks WHERE cluster = :cluster AND id > :behind
-            AND received_at >= now() - :kept_s * interval '1 second'
-        ORDER BY id LIMIT 1
-    ), (
-        SELECT callbacks.id FROM callbacks LEFT JOIN jobs USING (cluster, job_id)
-        WHERE cluster = :cluster AND callbacks.id > :behind AND jobs.slurm_id IS DISTINCT FROM callbacks.slurm_id
-        ORDER BY callbacks.id LIMIT 1
-    ))
+    SELECT callbacks.id FROM callbacks LEFT JOIN jobs USING (cluster, job_id)
+    WHERE cluster = :cluster AND callbacks.id > :behind AND callbacks.id < :young
+        AND jobs.slurm_id IS DISTINCT FROM callbacks.slurm_id
+    ORDER BY callbacks.id LIMIT 1
     """
 )
 _STRANGE = text(
     """
-    DELETE FROM callbacks WHERE cluster = :cluster AND id > :behind
+    DELETE FROM callbacks WHERE cluster = :cluster AND id > :behind AND id < :young
         AND read_at < now() - :kept_s * interval '1 second'
         AND NOT EXISTS (
             SELECT FROM jobs WHERE jobs.cluster = callbacks.cluster AND jobs.job_id = callbacks.job_id
@@ -189,12 +192,14 @@ class CallbackReader:
                 "behind": behind,
                 "kept_s": STRANGE_KEPT_S,
             }
-            deleted = connection.execute(_STRANGE, where).rowcount
-            connection.execute(_NO_LONGER_STRANGE, where)
-            first_left = (
-                connection.scalar(_FIRST_LEFT, where)
+            young = (
+                connection.scalar(_FIRST_YOUNG, where)
                 or (connection.scalar(_LAST, where) or behind) + 1
             )
+            older = where | {"young": young}
+            deleted = connection.execute(_STRANGE, older).rowcount
+            connection.execute(_NO_LONGER_STRANGE, where)
+            first_left = connection.scalar(_FIRST_LEFT, older) or young
             fact = insert(FACTS).values(
                 cluster=self._cluster,
                 name=UNKNOWN_CHECKED_TO.name,

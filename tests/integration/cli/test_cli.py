@@ -2248,11 +2248,11 @@ def test_job_show__in_a_terminal__its_transactions_are_links(
         screen.wait_for("what comes next", "report FINISHED")
         assert screen.process.wait(deadline(30)) == 0
     assert re.search(
-        r"\x1b\]8;[^;]*;https://x\.example/tx/0xabc\x1b\\[^\r]*nonce 4, 0xabc\x1b\]8;;\x1b",
+        r"\x1b\]8;[^;]*;https://x\.example/tx/0xabc4\x1b\\[^\r]*nonce 4, 0xabc4\x1b\]8;;\x1b",
         screen.shown,
     )
     shown = supervisor("job", "show", job_id(1), env=environment).stdout
-    assert "nonce 4, 0xabc https://x.example/tx/0xabc" in shown
+    assert "nonce 4, 0xabc4 https://x.example/tx/0xabc4" in shown
 
 
 def test_top__ledger_away__keeps_the_screen_and_goes_on(
