@@ -25,7 +25,8 @@ local supervisor = {}
 
 -- --- settings and keys ---------------------------------------------------------------------------------------------------
 
--- `name = value` lines; # begins a comment, also behind a value. Read at each submission of a customer, so that a change needs no restart.
+-- `name = value` lines; # begins a comment, also behind a value. Read at each submission of a customer, so that a change needs
+-- no restart.
 local function settings()
     local found = { nested_jobs = "no" }
     local file = assert(io.open(folder .. "/supervisor_submit.conf"))

@@ -31,7 +31,7 @@ AT_MOST = {
     purpose: Fact(f"claims.at_most.{purpose.replace('-', '_')}", INT)
     for purpose in PURPOSES
 }  # claims in flight, after one ran out of gas
-NO_LIMIT = 1000  # more than any batch: a limit that has grown to this is over
+NO_LIMIT = 1000  # a limit that has grown to this is over
 # The call of another contract can use all gas but a 64th of it.
 OUT_OF_GAS = 0.9
 MAX_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim

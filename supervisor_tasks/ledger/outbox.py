@@ -47,9 +47,8 @@ ALONE_AFTER, PARKED_AFTER = 2, 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a log line
 MAX_EFFECTS = 1000  # effects that are taken at a time
-MAX_WOKEN_OF_A_KIND = (
-    200  # effects that one message names; a worker takes all that are due
-)
+# effects of one message; the worker that gets it takes all that are due
+MAX_WOKEN_OF_A_KIND = 200
 GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
 COUNTDOWN_S = 2.0  # the clock wakes an effect that is due later; no message is sent
 

@@ -140,15 +140,20 @@ def mail_receiver(
     tls: ssl.SSLContext | None = None,
     *,
     with_login: bool = False,
+    tls_at_once: ssl.SSLContext | None = None,
 ) -> Iterator[str]:
     """A running SMTP server; yields its address as host:port. With `tls`, it demands
-    STARTTLS.
+    STARTTLS; with `tls_at_once`, it speaks TLS from the beginning.
     """
     options: dict[str, Any] = {"tls_context": tls, "require_starttls": tls is not None}
     if with_login:
         options |= {"authenticator": _authenticate, "auth_required": True}
     controller = Controller(
-        handler, hostname="127.0.0.1", port=port or free_port(), **options
+        handler,
+        hostname="127.0.0.1",
+        port=port or free_port(),
+        ssl_context=tls_at_once,
+        **options,
     )
     controller.start()
     try:

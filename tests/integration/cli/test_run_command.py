@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,20 @@ EXPECTED = {
 }
 
 
+def run(
+    environment: Mapping[str, str], *words: str
+) -> "subprocess.CompletedProcess[str]":
+    """`supervisor run` with these words, in this environment, until it ends."""
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor_tasks.cli", "run", *words],
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 @pytest.mark.parametrize(
     "process", ["worker", "beat", "callbacks", "flower", "metrics", "migrate", ""]
 )
@@ -30,16 +45,7 @@ def test_run__no_server_and_no_flag__starts_none_and_ends_with_2(
         for name, value in os.environ.items()
         if not name.startswith((DATABASE, BROKER))
     }
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *process.split()]
-    environment = given | {"STATE_DIR": str(tmp_path)}
-    ended = subprocess.run(
-        argv,
-        env=environment,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = run(given | {"STATE_DIR": str(tmp_path)}, *process.split())
     reasons = [json.loads(line)["reason"] for line in ended.stderr.splitlines()]
     servers = PROCESSES[process].servers if process else EXPECTED
     assert (ended.returncode, reasons) == (2, [EXPECTED[name] for name in servers])
@@ -56,15 +62,7 @@ def test_run__key_file_cannot_be_read__starts_none_and_tells_it(tmp_path: Path) 
         BROKER: "redis://127.0.0.1:1",
         "SLURM_SSH_PRIVATE_KEY_FILE": "~/key",
     }
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run"]
-    ended = subprocess.run(
-        argv,
-        env=environment,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = run(environment)
     (line,) = ended.stderr.splitlines()
     expected = "SLURM_SSH_PRIVATE_KEY_FILE: found '~/key'; expected a file that can be read (No such file or directory)"
     assert (ended.returncode, json.loads(line)["reason"]) == (2, expected)
@@ -77,9 +75,6 @@ def test_run__help_of_a_process__needs_no_server() -> None:
         for name, value in os.environ.items()
         if not name.startswith((DATABASE, BROKER))
     }
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "metrics", "--help"]
-    ended = subprocess.run(
-        argv, env=given, cwd=REPOSITORY, capture_output=True, text=True, timeout=60
-    )
+    ended = run(given, "metrics", "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "METRICS_ADDRESS" in ended.stdout

@@ -679,14 +679,17 @@ def test_mail__one_receiver_is_refused__the_other_gets_one_mail(
 
 
 @contextmanager
-def talkative_server() -> Iterator[str]:
+def talkative_server(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """An SMTP server whose greeting never ends: a line of it comes every 0.05 s."""
     ended = Event()
 
     def talk(listening: socket.socket) -> None:
         with suppress(OSError):
             while True:
+                connection: socket.socket
                 connection, _ = listening.accept()
+                if tls is not None:
+                    connection = tls.wrap_socket(connection, server_side=True)
                 with connection, suppress(OSError):
                     while not ended.wait(0.05):
                         connection.sendall(b"220-wait\r\n")
@@ -702,13 +705,38 @@ def talkative_server() -> Iterator[str]:
             thread.join()
 
 
+@pytest.fixture
+def at_once(certificates: Certificates) -> ssl.SSLContext:
+    """Of a server that speaks TLS from the beginning."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.cert, certificates.key)
+    return context
+
+
+def test_mail__server_with_tls_from_the_beginning__takes_it(
+    ledger: Ledger, certificates: Certificates, at_once: ssl.SSLContext
+) -> None:
+    handler = MailReceiver()
+    ledger.alarms.on(ALARM)
+    with mail_receiver(handler, tls_at_once=at_once) as address:
+        mail = Mail(address, SmtpSecurity.TLS, SENDER, OPS, ca=certificates.ca)
+        notify(ledger, Notifier({"mail": mail}, AT_ONCE))
+    assert [got["To"] for got in handler.mails] == [OPS]
+
+
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("security", [SmtpSecurity.NONE, SmtpSecurity.TLS])
 def test_mail__server_talks_without_an_end__is_broken_off_and_others_are_told(
-    ledger: Ledger, webhook: WebhookReceiver
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    certificates: Certificates,
+    at_once: ssl.SSLContext,
+    security: SmtpSecurity,
 ) -> None:
     ledger.alarms.on(ALARM)
-    with talkative_server() as address:
-        mail = Mail(address, SmtpSecurity.NONE, SENDER, OPS, limit_s=1.0)
+    tls = at_once if security is SmtpSecurity.TLS else None
+    with talkative_server(tls) as address:
+        mail = Mail(address, security, SENDER, OPS, ca=certificates.ca, limit_s=1.0)
         hook = notifier(webhook).channels
         notify(ledger, Notifier({"mail": mail, **hook}, AT_ONCE))
     assert kinds(webhook) == ["firing wallet_empty"]

@@ -596,23 +596,31 @@ def test_nonce_gap__earlier_ones_go_first(
     assert fleet.states() == ["MINED"] * 3
 
 
-def test_nonce__without_a_signed_transaction__is_filled(
-    chain: Chain, provider: Account, fleet: ChainHarness
-) -> None:
+def _claimed_behind_a_gap(
+    chain: Chain, provider: Account, fleet: ChainHarness, gap: int
+) -> int:
+    """A claim that was sent a minute ago, with so many nonces before it that no
+    transaction has. Returns the first of them.
+    """
     scheduled_jobs(chain, provider, 1)
     nonce = fleet.wallet.fetch_account_state().mined_nonces
-    chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 2))
+    chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + gap))
     with held(chain):
         fleet.wallet.send(claims(1))
         chain.rpc.call("anvil_setNonce", provider.address, hex(nonce))
         chain.rpc.call("anvil_dropAllTransactions")
+    fleet.age_transactions()
     with fleet.engine.begin() as connection:
         connection.execute(
             text("UPDATE signatures SET signed_at = now() - interval '1 minute'")
         )
-        connection.execute(
-            text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
-        )
+    return nonce
+
+
+def test_nonce__without_a_signed_transaction__is_filled(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
+    _claimed_behind_a_gap(chain, provider, fleet, 2)
     wait_until(lambda: not fleet.follow(), "the gap to be filled", 60.0, 0.2)
     purposes = [purpose for (purpose,) in fleet.rows("purpose")]
     assert purposes == ["fill", "fill", "claim"]
@@ -622,19 +630,9 @@ def test_nonce__without_a_signed_transaction__is_filled(
 def test_nonce__signed_far_ahead__so_many_are_filled_at_a_time(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
-    scheduled_jobs(chain, provider, 1)
-    nonce = fleet.wallet.fetch_account_state().mined_nonces
-    chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 10**11))
-    with held(chain):
-        fleet.wallet.send(claims(1))
-        chain.rpc.call("anvil_setNonce", provider.address, hex(nonce))
-        chain.rpc.call("anvil_dropAllTransactions")
-        with fleet.engine.begin() as connection:
-            connection.execute(
-                text("UPDATE signatures SET signed_at = now() - interval '1 minute'")
-            )
-        assert fleet.follow()
-        nonces = [row for (row,) in fleet.rows("nonce")]
+    nonce = _claimed_behind_a_gap(chain, provider, fleet, 10**11)
+    assert fleet.follow()
+    nonces = [row for (row,) in fleet.rows("nonce")]
     assert nonces == [*range(nonce, nonce + MAX_CERTAIN), nonce + 10**11]
 
 

@@ -142,8 +142,8 @@ def test_changed__first_read_of_new_files_fails__a_later_one_takes_them(
 ) -> None:
     held = certificate(files.key, files.cert)
     others = make_certificates(tmp_path / "others")
-    os.replace(others.key, files.key)  # noqa: PTH105
-    os.replace(others.cert, files.cert)  # noqa: PTH105
+    others.key.replace(files.key)
+    others.cert.replace(files.cert)
     with capture_logs() as lines:
         with no_file_can_be_opened():
             assert held._changed() is None
