@@ -81,6 +81,7 @@ class ReconciliationReport:
     stale: dict[str, int] = field(default_factory=dict)
     cancelled: int = 0
     not_cancelled: dict[str, str] = field(default_factory=dict)  # by SLURM id: why
+    left_to_cancel: int = 0
     more: bool = False
 
     @contextmanager

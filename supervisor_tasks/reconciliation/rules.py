@@ -375,17 +375,24 @@ def _explained(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> set[JobId
 
 
 def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
-    """Jobs that SLURM has, and that the ledger takes for not submitted. In SUBMITTING
-    the submission itself looks for its job.
-    """
+    """Jobs that SLURM has, and that the ledger takes for not submitted."""
     for job in hot:
-        if job.slurm_id is not None or job.state not in ADOPTED_IN:
+        if job.slurm_id is not None or not _may_be_adopted(job):
             continue
         rows = snapshot.named.get((job.job_id, job.customer), [])
         if rows and is_active(rows[0]):
             slurm_id = rows[0].slurm_id
             events = (ExistingSlurmJobAdopted(slurm_id),)
             yield Discrepancy(DiscrepancyKind.ADOPTED, job.job_id, slurm_id, events)
+
+
+def _may_be_adopted(job: JobSummary) -> bool:
+    """Whether the sweep adopts the job. In SUBMITTING the submission itself looks for
+    its job, until it is parked; its customer may submit it with its token after that.
+    """
+    if job.state is State.SUBMITTING:
+        return EffectKind.SUBMIT in job.parked
+    return job.state in ADOPTED_IN
 
 
 def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:

@@ -62,7 +62,7 @@ SHORTEST_S = 20.0  # however soon slurmctld forgets
 RETRY_SOON_S = 60.0  # when a side could not be seen
 MORE_S = 10.0  # when older claims are left to read
 RECORDED_AT_ONCE = 500
-CANCELLED_AT_ONCE = 50
+CANCELLED_AT_ONCE = 50  # jobs of one user
 SHOWN_REFUSED = 5  # in a line of the log
 MAX_FINDINGS = 200  # findings in a report
 SHOWN_JOBS = 20  # in an alarm
@@ -164,13 +164,11 @@ def _cancel(
     """Cancel each user's jobs with one command. A failure for one user does not stop
     the others. If SLURM repeatedly does not answer, the sweep stops asking.
     """
-    to_cancel = _to_cancel(context.ledger, findings)
-    of_users = dict[str, dict[SlurmId, Discrepancy]]()
-    for slurm_id, finding in to_cancel.items():
-        user = snapshot.rows[slurm_id].user
-        of_users.setdefault(user, {})[slurm_id] = finding
+    to_cancel = _to_cancel(context.ledger, snapshot, findings)
     unanswered = 0
-    for user, of_user in of_users.items():
+    for user, all_of_user in to_cancel.items():
+        of_user = dict(all_of_user[:CANCELLED_AT_ONCE])
+        report.left_to_cancel += len(all_of_user) - len(of_user)
         try:
             refused = context.slurm.cluster.cancel_all(list(of_user), user)
         except SupervisorError as error:
@@ -185,17 +183,20 @@ def _cancel(
 
 
 def _to_cancel(
-    ledger: Ledger, findings: Sequence[Discrepancy]
-) -> dict[SlurmId, Discrepancy]:
-    """The findings of the SLURM jobs that this sweep cancels, at most
-    CANCELLED_AT_ONCE. Jobs whose cancellation failed in the last sweep come last.
+    ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]
+) -> dict[str, list[tuple[SlurmId, Discrepancy]]]:
+    """The SLURM jobs to cancel of each user, with their findings. Jobs whose
+    cancellation failed in the last sweep come last.
     """
     failed_before = ledger.sweeps.last_entry("not_cancelled")
-    with_cancel = [
-        (finding.cancel, finding) for finding in findings if finding.cancel is not None
-    ]
-    with_cancel.sort(key=lambda entry: str(entry[0]) in failed_before)
-    return dict(with_cancel[:CANCELLED_AT_ONCE])
+    of_users = dict[str, list[tuple[SlurmId, Discrepancy]]]()
+    for finding in findings:
+        if finding.cancel is not None:
+            user = snapshot.rows[finding.cancel].user
+            of_users.setdefault(user, []).append((finding.cancel, finding))
+    for of_user in of_users.values():
+        of_user.sort(key=lambda entry: str(entry[0]) in failed_before)
+    return of_users
 
 
 def _report_cancelled(
@@ -337,7 +338,7 @@ def _again_s(
     again_s = _every_s(context)
     if report.more:
         again_s = min(again_s, MORE_S)
-    elif report.unseen:
+    elif report.unseen or report.left_to_cancel:
         again_s = min(again_s, RETRY_SOON_S)
     if snapshot.persisted_by_slurm:
         again_s = min(again_s, RETRY_SOON_S)  # submissions may be held until then

@@ -27,6 +27,7 @@ from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
+from supervisor_tasks.reconciliation import run
 from supervisor_tasks.reconciliation.backfill import HISTORY, has_pending_blocks
 from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.commands import script_header
@@ -246,6 +247,34 @@ def test_sweep__contract_is_cold_and_slurm_has_it__is_cancelled_where_slurm_lets
             assert slurm_id in live(grid)
             slurm_of(grid).run("scancel", str(slurm_id))
     wait_until(lambda: slurm_id not in live(grid), "its end", PATIENCE_S)
+
+
+def test_sweep__one_customer_has_many_jobs_to_cancel__the_others_do_not_wait(
+    grid: Grid, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "CANCELLED_AT_ONCE", 1)
+    of_customers = list[list[int]]()
+    for jobs in (3, 1):
+        customer = grid.new_customer().address
+        slurm_ids = list[int]()
+        for _ in range(jobs):
+            job = new_job(
+                grid, site, State.SETTLED, ChainStatus.FINISHED, customer=customer
+            )
+            slurm_ids.append(
+                sbatch_without_the_fleet(
+                    grid, customer, f"--job-name={job}", our_comment(grid)
+                )
+            )
+        of_customers.append(slurm_ids)
+    many, one = of_customers
+    report = swept(site)
+    assert (report["cancelled"], report["again_s"]) == (2, 60.0)
+    wait_until(lambda: len(live(grid).intersection(many)) == 2, "an end", PATIENCE_S)
+    wait_until(lambda: not live(grid).intersection(one), "its end", PATIENCE_S)
+    while swept(site)["cancelled"]:
+        pass
+    wait_until(lambda: not live(grid).intersection(many), "all ends", PATIENCE_S)
 
 
 def test_sweep__customer_submits_jobs_himself__alarm_names_user_and_size(

@@ -255,9 +255,7 @@ def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
         assert job is not None
         assert after is not None
         assert (after.state, after.chain_status) == (State.REFUSED, ChainStatus.PENDING)
-        assert {effect.kind for effect in effects} == (
-            set() if job.state is State.READY else {EffectKind.CANCEL}
-        )
+        assert {effect.kind for effect in effects} == {EffectKind.CANCEL}
     assert job is not None
     after, effects = advance(
         replace(job, chain_status=ChainStatus.PENDING, reorg_deadline_block=120), event
@@ -332,6 +330,18 @@ def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> 
     )
     other = known(2, slurm_submit_s=1000)
     assert find_discrepancies(seeing(waiting, other, rows=[row(2, name=name(1))])) == []
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_compare__submitting_while_slurm_runs_it__is_adopted_if_no_worker_looks_for_it(
+    is_parked: bool,
+) -> None:
+    """Its customer can submit a job whose submissions were cut off too often."""
+    parked = frozenset({EffectKind.SUBMIT}) if is_parked else frozenset()
+    job = known(state=State.SUBMITTING, slurm_id=None, parked=parked)
+    found = find_discrepancies(seeing(job, rows=[row(7, number=1)]))
+    adopted = [(ExistingSlurmJobAdopted(SlurmId(7)),)] * is_parked
+    assert [finding.events for finding in found] == adopted
 
 
 def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
