@@ -76,12 +76,15 @@ def _match(slurm_ids: Mapping[JobId, SlurmId | None], callback: CallbackSeen) ->
 
 def _hint(callback: CallbackSeen, received: int) -> CallbackReceived:
     """The event of one callback, when so many came about its job. Callbacks that a
-    stranger forges cannot delay the look that a proven callback asks for.
+    stranger forges cannot delay the look that a proven callback asks for. At a site
+    with a key they do not have the jobs cancelled that are over, either: each would
+    take a look at SLURM that other cancellations wait for.
     """
     delay_s = 0.0
     if not callback.proven:
         delay_s = poll_delay_s(received)
-    return CallbackReceived(delay_s, callback.status == RUNNING)
+    runs = callback.status == RUNNING and callback.is_evidence
+    return CallbackReceived(delay_s, runs)
 
 
 def _sooner(one: CallbackReceived, other: CallbackReceived) -> CallbackReceived:

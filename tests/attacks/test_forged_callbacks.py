@@ -1,5 +1,6 @@
 """Callbacks with SLURM ids that SLURM never gave to the job: a job whose submission was
-cut off is submitted again, and is not parked because of them.
+cut off is submitted again, and is not parked because of them. And callbacks about jobs
+that are over, which ask for looks at SLURM.
 """
 
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from sqlalchemy import text
 
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.events import SubmitStarted
-from supervisor_tasks.jobs.model import JobId, SlurmId, State
+from supervisor_tasks.jobs.callback_fallback import RUNNING
+from supervisor_tasks.jobs.callback_hints import read_callbacks
+from supervisor_tasks.jobs.events import ChainStatusObserved, SubmitStarted, Submitted
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.submitting import PATHS, SubmissionEnv
@@ -107,3 +110,33 @@ def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operat
         0.1,
     )
     assert site.ledger.jobs([job_id])[job_id].state is State.SUBMITTING
+
+
+@pytest.mark.parametrize("site", [ALONE], indirect=True)  # SLURM is not asked
+@pytest.mark.parametrize(
+    ("proof", "is_cancelled"), [("unproven", False), ("proven", True), ("no key", True)]
+)
+def test_called_to_run_after_its_end__without_the_sites_key__is_not_cancelled(
+    world: SubmissionEnv, site: WorkerContext, proof: str, is_cancelled: bool
+) -> None:
+    """Anyone can repeat such a callback about all jobs that are over. The sweep finds
+    those that SLURM runs again.
+    """
+    job_id = cut_off(world, site)
+    site.ledger.record(
+        JobChange(job_id, Submitted(SlurmId(7))),
+        JobChange(job_id, ChainStatusObserved(ChainStatus.FINISHED, (900, 0))),
+    )
+    with world.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE effects SET done_at = now() WHERE job_id = :id"),
+            {"id": job_id},
+        )
+        runs = {"id": job_id, "slurm_id": 7, "status": RUNNING}
+        connection.execute(text(SAID), runs)
+        connection.execute(
+            text("UPDATE callbacks SET proof = :proof WHERE job_id = :id"),
+            {"id": job_id, "proof": proof},
+        )
+    assert read_callbacks(site) == 1
+    assert bool(world.effect_id(job_id, EffectKind.CANCEL)) is is_cancelled
