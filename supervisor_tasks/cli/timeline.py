@@ -100,6 +100,12 @@ EVENT_TEXTS: dict[str, EventText] = {
     "SubmitNotExecuted": ("worker", _because("certainly not submitted")),
     "SubmitOutcomeUnknown": ("worker", _because("submission cut off")),
     "SubmissionNotFound": ("slurm", _fixed("has no job of this name")),
+    "SubmissionStillPossible": (
+        "worker",
+        lambda details: (
+            f"looks for it again in {span(details.get('left_s') or 0.0)}, as its submission can still arrive"
+        ),
+    ),
     "CallbackReceived": ("plugin", _fixed("a callback came, and a look is due")),
     "SlurmJobIdentified": (
         "slurm",

@@ -8,29 +8,30 @@ may end.
 """
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.events import EffectCompleted, Event
-from supervisor_tasks.jobs.find_submission import find, require_settled
+from supervisor_tasks.jobs.events import (
+    EffectCompleted,
+    Event,
+    SubmissionStillPossible,
+    SubmitStarted,
+)
+from supervisor_tasks.jobs.find_submission import listed_records
 from supervisor_tasks.jobs.lookup import record_of
 from supervisor_tasks.jobs.model import EffectKind, Job
 from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
 from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.submit_once import may_arrive
 
 
 def cancel(context: WorkerContext, job: Job) -> Event:
     """Cancel the SLURM job with the job's id, if it is ours. If the ledger has no id,
-    wait until the submission cannot arrive any more, and cancel all SLURM jobs that are
-    recognised as the job.
+    cancel all SLURM jobs that are recognised as the job.
 
     SLURM must not requeue the job: as long as SLURM remembers an ended or cancelled
     job, its owner could have it run once more. Raises TransientError (a retry helps),
     or UndecidedError (the operator must look).
     """
     if job.slurm_id is None:
-        require_expected_cluster(context)
-        require_settled(context, job)
-        for found in find(context, job):
-            context.slurm.cluster.cancel(found.slurm_id, job.customer)
-        return EffectCompleted(EffectKind.CANCEL)
+        return _cancel_without_id(context, job)
     seen = record_of(context, job)
     if seen is None:
         return EffectCompleted(EffectKind.CANCEL)
@@ -39,4 +40,25 @@ def cancel(context: WorkerContext, job: Job) -> Event:
             context.slurm.cluster.hold_again(job.slurm_id)
         context.slurm.cluster.forbid_requeue(job.slurm_id)
     context.slurm.cluster.cancel(job.slurm_id, job.customer)
+    return EffectCompleted(EffectKind.CANCEL)
+
+
+def _cancel_without_id(context: WorkerContext, job: Job) -> Event:
+    """Cancel what SLURM has of the job, once nothing of what was sent to sbatch can
+    arrive any more, and once more when the customer cannot submit it himself any more:
+    his login session got the token, and may have answered what is false.
+    """
+    ages_s = context.ledger.journal.ages([job.job_id], SubmitStarted)
+    begun_ago_s = ages_s.get(job.job_id)
+    if begun_ago_s is None:
+        return EffectCompleted(EffectKind.CANCEL)
+    require_expected_cluster(context)
+    cluster = context.slurm.cluster
+    last_ago_s, first_ago_s = begun_ago_s[0], begun_ago_s[-1]
+    if may_arrive(last_ago_s, cluster.submission_window_s):
+        return SubmissionStillPossible(cluster.submission_window_s - last_ago_s)
+    for found in listed_records(context, job, first_ago_s):
+        cluster.cancel(found.slurm_id, job.customer)
+    if may_arrive(last_ago_s, cluster.token_window_s):
+        return SubmissionStillPossible(cluster.token_window_s - last_ago_s)
     return EffectCompleted(EffectKind.CANCEL)

@@ -47,8 +47,20 @@ def stop_slurm(job: Job) -> tuple[Effect, ...]:
     """The cancel of a job that is decided, if SLURM may still have it. After an unclear
     submission, it comes when nothing can arrive any more.
     """
+    if job.outcome is not None:
+        return ()
+    if job.slurm_id is None:
+        return stop_without_id(job)
+    return (Effect(EffectKind.CANCEL),)
+
+
+def stop_without_id(job: Job) -> tuple[Effect, ...]:
+    """The cancel of a job that is decided, and of which the ledger has no SLURM id.
+    Only the journal shows whether a submission of it ever began: the customer's login
+    session may have denied that (jobs/cancel.py).
+    """
+    if job.slurm_id is not None or job.state is State.REFUSED:
+        return ()  # the refusal has opened it
     if job.state is State.SUBMITTING:
         return (Effect(EffectKind.CANCEL, BEFORE_SECOND_SEARCH_S),)
-    if job.slurm_id is None or job.outcome is not None:
-        return ()
     return (Effect(EffectKind.CANCEL),)

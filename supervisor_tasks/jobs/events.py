@@ -65,9 +65,13 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRejected:
-    """SLURM answered that it will not take the job."""
+    """SLURM answered that it will not take the job. `token_s`: for so many seconds the
+    customer may still be able to submit the job with the token that his login session
+    got; 0 if it got none.
+    """
 
     reason: str
+    token_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,15 @@ class SubmitOutcomeUnknown:
 @dataclass(frozen=True, slots=True)
 class SubmissionNotFound:
     """SLURM answered and has no SLURM job for this job."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionStillPossible:
+    """A job that is over without a SLURM id was looked for, and what was sent for its
+    submission can still bring it to SLURM for `left_s` seconds.
+    """
+
+    left_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +368,7 @@ Event = (
     | SubmitNotExecuted
     | SubmitOutcomeUnknown
     | SubmissionNotFound
+    | SubmissionStillPossible
     | CallbackReceived
     | SlurmJobIdentified
     | SlurmPendingObserved
@@ -394,6 +408,7 @@ STORED_NAMES: Mapping[type[Event], str] = {
     SubmitNotExecuted: "SubmitNotExecuted",
     SubmitOutcomeUnknown: "SubmitOutcomeUnknown",
     SubmissionNotFound: "SubmissionNotFound",
+    SubmissionStillPossible: "SubmissionStillPossible",
     CallbackReceived: "CallbackReceived",
     SlurmJobIdentified: "SlurmJobIdentified",
     SlurmPendingObserved: "SlurmPendingObserved",

@@ -121,14 +121,17 @@ def _search_result(
             _cancel_extras(context, job, found.taken[1:])
         return Submitted(found.taken[0].slurm_id)
     if found.seen:
-        return SubmitRejected(f"SLURM rejected the job: {found.seen[0].reason}")
+        return SubmitRejected(
+            f"SLURM rejected the job: {found.seen[0].reason}",
+            context.slurm.cluster.token_window_s,
+        )
     require_not_held(context.ledger)  # a SLURM that has lost its state finds nothing
     if job.poll_count == 0:
         return SubmissionNotFound()
     _require_no_trace(context, job, required(traces))
     unparsed = context.ledger.journal.unparsed_answers(job.job_id)
     if len(unparsed) >= MAX_UNPARSED_ANSWERS:
-        return SubmitRejected(unparsed[-1])
+        return SubmitRejected(unparsed[-1], context.slurm.cluster.token_window_s)
     require_worth_trying(context.ledger.journal.cut_off(job, effect.id))
     return SubmissionNotFound()
 
@@ -275,7 +278,7 @@ def only_submissions(
     the others are cancelled. If the search fails now, the sweep makes up for it.
     """
     found = _for_each(
-        submitted, lambda: _listed(context, customer, _ages(context, submitted))
+        submitted, lambda: _listed(context, customer, _first_ages(context, submitted))
     )
     return {
         job_id: outcome(
@@ -320,15 +323,14 @@ def _cancel_extras(
 # --- what SLURM has -------------------------------------------------------------------
 
 
-def find(context: WorkerContext, job: Job) -> list[JobRecord]:
+def listed_records(
+    context: WorkerContext, job: Job, first_ago_s: float
+) -> list[JobRecord]:
     """Return all SLURM jobs that slurmctld has for a job whose SLURM id is not known;
-    the oldest first. Raises UndecidedError, and TransientError when slurmctld does not
-    answer (a retry helps).
+    the oldest first. The job's first submission began `first_ago_s` ago. Raises
+    UndecidedError, and TransientError when slurmctld does not answer (a retry helps).
     """
-    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    if ago_s is None:
-        return []
-    found = _listed(context, job.customer, {job.job_id: ago_s})
+    found = _listed(context, job.customer, {job.job_id: first_ago_s})
     return [*required(found[job.job_id]).seen]
 
 
@@ -338,6 +340,14 @@ def _ages(context: WorkerContext, job_ids: Collection[JobId]) -> dict[JobId, flo
     """
     begun = context.ledger.journal.ages(job_ids, SubmitStarted)
     return {job_id: begun.get(job_id, [0.0])[0] for job_id in job_ids}
+
+
+def _first_ages(
+    context: WorkerContext, job_ids: Collection[JobId]
+) -> dict[JobId, float]:
+    """How many seconds ago the first submission of each job began, as `_ages`."""
+    begun = context.ledger.journal.ages(job_ids, SubmitStarted)
+    return {job_id: begun.get(job_id, [0.0])[-1] for job_id in job_ids}
 
 
 def _records(
@@ -356,11 +366,7 @@ def _listed(
     context: WorkerContext, customer: Address, ages: Ages
 ) -> dict[JobId, SlurmRecords | Exception]:
     found = context.slurm.cluster.find(customer, ages, context.ledger.owners)
-    failed = context.ledger.journal.failed_launches(found)
-    return {
-        job_id: _in_slurm(seen, failed.get(job_id, ()), listed=True)
-        for job_id, seen in found.items()
-    }
+    return _in_slurm(context, found, listed=True)
 
 
 def _accounted(
@@ -369,28 +375,36 @@ def _accounted(
     found = context.slurm.cluster.sacct_submissions_of(
         dict.fromkeys(ages, customer), ages
     )
-    failed = context.ledger.journal.failed_launches(ages)
-    return {
-        job_id: _in_slurm(found.get(job_id, []), failed.get(job_id, ()), listed=False)
-        for job_id in ages
-    }
+    return _in_slurm(
+        context, {job_id: found.get(job_id, []) for job_id in ages}, listed=False
+    )
 
 
 def _in_slurm(
-    records: Sequence[JobRecord] | Exception,
-    failed: Collection[SlurmId],
+    context: WorkerContext,
+    found: Mapping[JobId, Sequence[JobRecord] | Exception],
     *,
     listed: bool,
-) -> SlurmRecords | Exception:
-    """What SLURM has of a job. `failed` are SLURM jobs that a node could not start:
-    they are over, and count as nothing.
+) -> dict[JobId, SlurmRecords | Exception]:
+    """What SLURM has of each job. SLURM jobs that a node could not start, and those of
+    a refusal that the ledger has recorded, are over, and count as nothing.
     """
-    if isinstance(records, Exception):
-        return records
-    seen = [record for record in records if record.slurm_id not in failed]
-    if not seen:
-        return NOTHING
-    return SlurmRecords(sorted(seen, key=lambda record: record.slurm_id), listed)
+    failed = context.ledger.journal.failed_launches(found)
+    rejected = context.ledger.journal.ages(found, SubmitRejected)
+    results = dict[JobId, SlurmRecords | Exception]()
+    for job_id, seen in found.items():
+        if isinstance(seen, Exception):
+            results[job_id] = seen
+            continue
+        records = SlurmRecords(sorted(seen, key=_by_id), listed)
+        results[job_id] = records.without(
+            failed.get(job_id, ()), refusals=job_id in rejected
+        )
+    return results
+
+
+def _by_id(record: JobRecord) -> SlurmId:
+    return record.slurm_id
 
 
 def _traces(

@@ -294,7 +294,9 @@ def _may_still_run(job: Job) -> bool:
         return True
     if job.outcome is not None and job.outcome.status is ChainStatus.PANICKED:
         return True
-    return job.state is State.ENDED and job.stop is not None
+    if job.state is not State.ENDED:
+        return False
+    return job.stop is not None or job.slurm_id is None
 
 
 def obsolete_effects(job: Job) -> frozenset[EffectKind]:

@@ -21,6 +21,7 @@ from supervisor_tasks.jobs.effect_timing import (
     limit_to_apply,
     next_poll,
     stop_slurm,
+    stop_without_id,
 )
 from supervisor_tasks.jobs.events import (
     CallbackReceived,
@@ -52,6 +53,7 @@ from supervisor_tasks.jobs.events import (
     SubmissionDenied,
     SubmissionLostBySlurm,
     SubmissionNotFound,
+    SubmissionStillPossible,
     SubmitNotExecuted,
     SubmitOutcomeUnknown,
     SubmitRejected,
@@ -293,7 +295,11 @@ def _submit_rejected(job: Job, event: SubmitRejected) -> Next:
     if job.wants_cancel:
         return _end_cancelled(job)
     refused = replace(job, state=State.REFUSED, status_message=event.reason)
-    return refused, (Effect(EffectKind.RETURN_JOB), Effect(EffectKind.NOTIFY_CUSTOMER))
+    effects = [Effect(EffectKind.RETURN_JOB), Effect(EffectKind.NOTIFY_CUSTOMER)]
+    if event.token_s:
+        # the customer's login session may have answered, and may submit the job itself
+        effects.append(Effect(EffectKind.CANCEL, event.token_s))
+    return refused, tuple(effects)
 
 
 @on(SubmitNotExecuted, State.SUBMITTING)
@@ -312,6 +318,15 @@ def _submit_not_found(job: Job, _: SubmissionNotFound) -> Next:
         second_search = Effect(EffectKind.SUBMIT, BEFORE_SECOND_SEARCH_S)
         return replace(job, poll_count=1), (second_search,)
     return _submit_again(job, Effect(EffectKind.SUBMIT))
+
+
+def _is_to_be_cancelled(job: Job, _: Event) -> bool:
+    return EffectKind.CANCEL not in obsolete_effects(job)
+
+
+@on(SubmissionStillPossible, when=_is_to_be_cancelled)
+def _look_for_it_later(job: Job, event: SubmissionStillPossible) -> Next:
+    return job, (Effect(EffectKind.CANCEL, event.left_s),)
 
 
 @on(OperatorConfirmedNotSubmitted, State.SUBMITTING)
@@ -610,9 +625,10 @@ def _end(job: Job, outcome: Outcome) -> Next:
     ended = replace(
         job, state=State.ENDED, outcome=outcome, status_message=outcome.reason
     )
-    if not outcome.reason:
-        return ended, (Effect(EffectKind.REPORT),)
-    return ended, (Effect(EffectKind.REPORT), Effect(EffectKind.NOTIFY_CUSTOMER))
+    effects = [Effect(EffectKind.REPORT)]
+    if outcome.reason:
+        effects.append(Effect(EffectKind.NOTIFY_CUSTOMER))
+    return ended, (*effects, *stop_without_id(job))
 
 
 # --- what the customer wants ----------------------------------------------------------
@@ -653,16 +669,11 @@ def _topped_up(job: Job, event: ToppedUp) -> Next:
     return longer, limit_to_apply(longer)
 
 
-def _is_another_limit(job: Job, event: LimitApplied) -> bool:
-    if job.applied_limit_min is None:
-        return True
-    if event.limit_min > job.applied_limit_min:
-        return True
-    return event.limit_min == job.run_limit_min or event.put_back
-
-
-@on(LimitApplied, when=_is_another_limit)
+@on(LimitApplied)
 def _limit_applied(job: Job, event: LimitApplied) -> Next:
+    """A limit that a worker set and recorded late may be another than SLURM has by now:
+    then the right one is set once more.
+    """
     applied = replace(
         job, applied_limit_min=event.limit_min, put_back=job.put_back + event.put_back
     )
@@ -791,6 +802,8 @@ def _operator_settled(job: Job, event: OperatorClosedJob) -> Next:
     waits until nothing can arrive.
     """
     settled, effects = _end(replace(job, settled_by_operator=True), event.outcome)
+    if job.slurm_id is None:
+        return settled, effects
     return settled, (*effects, *stop_slurm(job))
 
 

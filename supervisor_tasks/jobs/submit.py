@@ -191,7 +191,9 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
         if isinstance(answer, int) and job_id in again:
             to_look_at[job_id] = answer
         else:
-            group.answered(_outcome(begun.effects[job_id], answer))
+            group.answered(
+                _outcome(begun.effects[job_id], answer, cluster.token_window_s)
+            )
 
     cluster.submit_batch(group.customer, begun.requests, clock, begun_s, answered)
     only_ids = only_submissions(group.context, group.customer, to_look_at, begun.jobs)
@@ -199,13 +201,15 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
         group.answered(outcome_of(begun.effects[job_id], partial(_submitted, only)))
 
 
-def _outcome(effect: OpenEffect, answer: SlurmId | Exception) -> EffectOutcome:
+def _outcome(
+    effect: OpenEffect, answer: SlurmId | Exception, token_s: float
+) -> EffectOutcome:
     """What sbatch's answer means for the job. After an error that is no answer, the job
-    stays to be searched for.
+    stays to be searched for. The customer can use the token for `token_s`.
     """
     match fate_of(answer):
         case Fate.REJECTED:
-            return EffectOutcome(effect, SubmitRejected(str(answer)))
+            return EffectOutcome(effect, SubmitRejected(str(answer), token_s))
         case Fate.UNKNOWN:
             log.warning("submission_unclear", job_id=effect.job_id, error=str(answer))
             return EffectOutcome(

@@ -96,7 +96,12 @@ from supervisor_tasks.slurm.squeue import (
     squeue_json,
 )
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
-from supervisor_tasks.slurm.submit_token import CLOCKS_APART_S, expires_s, with_token
+from supervisor_tasks.slurm.submit_token import (
+    CLOCKS_APART_S,
+    expires_s,
+    usable_s,
+    with_token,
+)
 
 log = structlog.get_logger()
 
@@ -182,6 +187,15 @@ class Cluster:
         anything in SLURM.
         """
         return submission_window_s(self.message_timeout_s)
+
+    @property
+    def token_window_s(self) -> float:
+        """How many seconds after the beginning of a submission slurmctld may still take
+        the token that the customer's login session got; 0 without SLURM_SUBMIT_KEY.
+        """
+        if not self.submit_key:
+            return 0.0
+        return usable_s(SUBMIT_TIMEOUT_S, self.message_timeout_s)
 
     def clock(self, user: str) -> LoginClock:
         """Return the login node's clock, as this user sees it, with the path of the

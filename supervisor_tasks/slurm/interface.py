@@ -126,6 +126,12 @@ class SlurmCluster(Protocol):
         anything in SLURM.
         """
 
+    @property
+    def token_window_s(self) -> float:
+        """How many seconds after the beginning of a submission slurmctld may still take
+        the token that the customer's login session got; 0 where no session gets one.
+        """
+
     def close(self) -> None:
         """Close the connections."""
 

@@ -167,6 +167,11 @@ class RestCluster:
         """
         return submission_window_s(self.message_timeout_s)
 
+    @property
+    def token_window_s(self) -> float:
+        """Return 0: over slurmrestd, no session of the customer's gets a token."""
+        return 0.0
+
     def close(self) -> None:
         """Close the connections."""
         self.access.client.close()

@@ -11,7 +11,7 @@
    nothing of it when `may_arrive` is False.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeVar
@@ -90,3 +90,22 @@ class SlurmRecords:
             if not was_rejected(record):
                 taken.append(record)
         return taken
+
+    def without(self, over: Collection[SlurmId], *, refusals: bool) -> "SlurmRecords":
+        """Return the records without those of SLURM jobs that are over, and, if the
+        ledger has recorded a refusal of the job, without what may be its record.
+        """
+        left = list[JobRecord]()
+        for record in self.seen:
+            is_refusal = refusals and self._may_be_refusal(record)
+            if record.slurm_id not in over and not is_refusal:
+                left.append(record)
+        return SlurmRecords(left, self.listed and bool(left))
+
+    def _may_be_refusal(self, record: JobRecord) -> bool:
+        """Whether this may be the record of a job that slurmctld refused. Accounting
+        does not show why a job failed.
+        """
+        if self.listed:
+            return was_rejected(record)
+        return (record.state, record.elapsed_s) == ("FAILED", 0)

@@ -12,6 +12,7 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from supervisor_tasks.jobs.effect_timing import CLOCK_SKEW_S
 from supervisor_tasks.jobs.model import Definition, JobId
 
 # seconds between the clocks of slurmctld and of the login nodes behind one address
@@ -74,3 +75,10 @@ def expires_s(begun_login_s: int, in_time_s: float, message_timeout_s: float) ->
     and the difference of the clocks.
     """
     return begun_login_s + round(in_time_s + message_timeout_s) + CLOCKS_APART_S
+
+
+def usable_s(in_time_s: float, message_timeout_s: float) -> float:
+    """Return how many seconds after a submission began slurmctld may still take its
+    token: its clock may be behind that of the login node, and counts whole seconds.
+    """
+    return expires_s(0, in_time_s, message_timeout_s) + CLOCKS_APART_S + CLOCK_SKEW_S

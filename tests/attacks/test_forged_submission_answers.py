@@ -49,6 +49,19 @@ case "$BASH_EXECUTION_STRING" in *guard*)
     eval "$BASH_EXECUTION_STRING" | sed "s/^[0-9][0-9]*$/$(cat ~/id)/"; exit 0 ;;
 esac
 """
+# Keeps what it got, token and all, answers what is false, and submits the job itself.
+KEPT = """
+case "$BASH_EXECUTION_STRING" in *guard*)
+    n=$(printf %s "$BASH_EXECUTION_STRING" | grep -o ' fed [0-9]*' | head -n 1); head -c "${{n# fed }}" >~/input
+    ( eval "$BASH_EXECUTION_STRING" ) <~/input >~/output 2>&1; IFS= read -r m <~/input; {answer} ;;
+esac
+"""
+FALSE_ANSWERS = {
+    "a refusal": """why="Batch job submission failed: Requested node configuration is not available"
+        printf '%s\\n' "$m" "sbatch: error: $why" "$m" >&2
+        printf '%s\\n%s 0 1\\n' "$m" "$m"; exit 0""",
+    "nothing ran": "exit 127",
+}
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +253,35 @@ def test_submission__answered_with_anothers_id__the_job_is_found_under_its_own_i
     found = what_becomes_of(world, site, attackers_job)
     assert [found.slurm_id] == world.in_slurm(attackers_job)
     assert found.slurm_id != number
+
+
+@pytest.mark.parametrize("answer", FALSE_ANSWERS)
+def test_refusal_that_is_false__the_job_is_found_and_cancelled_all_the_same(
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path, answer: str
+) -> None:
+    with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
+    site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
+    (attackers_home / ".bashrc").write_text(KEPT.format(answer=FALSE_ANSWERS[answer]))
+    job_id = world.new_job(site, LONG, ATTACKER)
+    world.carry_out(site, job_id)
+    if answer == "nothing ran":
+        assert "SubmitNotExecuted" in world.journal(job_id)
+        site.ledger.record(JobChange(job_id, CancelRequested((1, 1))))
+    over = job_of(site, job_id)
+    assert (over.state in (State.REFUSED, State.ENDED), over.slurm_id) == (True, None)
+    (unpaid,) = world.in_slurm(job_id)
+    assert world.field(unpaid, "State") in LIVE
+    carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
+    while world.effect_id(job_id, EffectKind.CANCEL):
+        world.a_minute_passes(job_id)
+        carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
+    wait_until(
+        lambda: world.field(unpaid, "State") == "CANCELLED",
+        "the unpaid job to be cancelled",
+        PATIENCE_S,
+        0.1,
+    )
+    assert world.age_of_the_last_submission_s(job_id) > with_key.token_window_s
 
 
 def test_job_submitted_once_more_beside_a_second_submission__the_oldest_one_stays(

@@ -250,6 +250,17 @@ class SubmissionEnv:
             ):
                 connection.execute(text(change), {"job": job})
 
+    def age_of_the_last_submission_s(self, job: JobId) -> float:
+        """Return how many seconds ago the job's last submission began, by the
+        ledger.
+        """
+        query = text(
+            "SELECT extract(epoch FROM clock_timestamp() - max(at)) FROM events"
+            " WHERE job_id = :job AND name = 'SubmitStarted'"
+        )
+        with self.engine.connect() as connection:
+            return float(connection.scalar(query, {"job": job}) or 0.0)
+
     def look(self, site: WorkerContext, job: JobId) -> Job:
         """Poll the job in SLURM at once, even if its next poll is not due."""
         due_now = "UPDATE effects SET due_at = now() WHERE job_id = :job AND kind = 'poll_slurm' AND done_at IS NULL"

@@ -40,7 +40,7 @@ from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.find_submission import (
     CUT_OFF_AT_MOST,
     MAX_UNPARSED_ANSWERS,
-    find,
+    listed_records,
 )
 from supervisor_tasks.jobs.model import (
     Address,
@@ -1088,4 +1088,6 @@ def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(
         connection.execute(
             text(hot), {"id": found.slurm_id, "s": submit_s - 60, "job": lost}
         )
-    assert [seen.slurm_id for seen in find(site, found)] == [found.slurm_id]
+    assert [seen.slurm_id for seen in listed_records(site, found, 60.0)] == [
+        found.slurm_id
+    ]

@@ -23,6 +23,7 @@ STORED = {
     events.SubmitNotExecuted: "SubmitNotExecuted",
     events.SubmitOutcomeUnknown: "SubmitOutcomeUnknown",
     events.SubmissionNotFound: "SubmissionNotFound",
+    events.SubmissionStillPossible: "SubmissionStillPossible",
     events.CallbackReceived: "CallbackReceived",
     events.SlurmJobIdentified: "SlurmJobIdentified",
     events.SlurmPendingObserved: "SlurmPendingObserved",

@@ -31,6 +31,7 @@ from supervisor_tasks.jobs.events import (
     SubmissionDenied,
     SubmissionLostBySlurm,
     SubmissionNotFound,
+    SubmissionStillPossible,
     SubmitNotExecuted,
     SubmitOutcomeUnknown,
     SubmitRejected,
@@ -133,6 +134,7 @@ def test_advance__definition_with_a_zero__fails_with_zero_minutes_and_a_reason(
     assert {effect.kind for effect in effects} == {
         EffectKind.REPORT,
         EffectKind.NOTIFY_CUSTOMER,
+        EffectKind.CANCEL,
     }
 
 
@@ -260,8 +262,50 @@ def test_advance__cancelled_before_submission__never_reaches_slurm(
 ) -> None:
     job, effects = lived(*before, CancelRequested())
     assert job.outcome == Outcome(status=ChainStatus.CANCELLED)
-    assert effects == (Effect(EffectKind.REPORT),)
+    assert effects == (Effect(EffectKind.REPORT), Effect(EffectKind.CANCEL))
     assert lived(*before, CancelRequested(), SubmitStarted(10))[0].state is State.ENDED
+
+
+def test_advance__rejected_and_the_session_had_a_token__is_looked_for_when_it_is_void() -> (
+    None
+):
+    _, effects = lived(*TO_SUBMITTING, SubmitRejected("full", token_s=142.0))
+    assert Effect(EffectKind.CANCEL, 142.0) in effects
+    _, effects = lived(*TO_SUBMITTING, SubmitRejected("full"))
+    assert EffectKind.CANCEL not in {effect.kind for effect in effects}
+
+
+REJECTED = (*TO_SUBMITTING, SubmitRejected("full", token_s=142.0))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        REJECTED,
+        (*REJECTED, ChainStatusObserved(ChainStatus.PENDING)),
+        (*TO_SUBMITTING, SubmitNotExecuted("no"), CancelRequested()),
+        (*TO_SUBMITTING, CancelRequested(), SubmitRejected("full", token_s=142.0)),
+        (*TO_SUBMITTING, ChainStatusObserved(ChainStatus.CANCELLED)),
+        (*TO_READY, ChainStatusObserved(ChainStatus.CANCELLED)),
+    ],
+    ids=["refused", "given back", "not run", "cancelled", "settled", "settled early"],
+)
+def test_advance__over_without_an_id__is_looked_for_until_nothing_can_arrive(
+    before: tuple[Event, ...],
+) -> None:
+    job, _ = lived(*before)
+    assert EffectKind.CANCEL not in obsolete_effects(job)
+    same, effects = step(job, SubmissionStillPossible(90.0))
+    assert (same, effects) == (job, (Effect(EffectKind.CANCEL, 90.0),))
+
+
+def test_advance__claimed_again__its_submission_looks_for_it_and_no_cancel_does() -> (
+    None
+):
+    given_back = (*REJECTED, ChainStatusObserved(ChainStatus.PENDING))
+    job, _ = lived(*given_back, replace(CLAIM, claim_key="claim:1"))
+    assert EffectKind.CANCEL in obsolete_effects(job)
+    assert step(job, SubmissionStillPossible(90.0)) == (job, ())
 
 
 def test_advance__cancelled_while_submitting__is_cancelled_once_the_id_is_known() -> (
@@ -280,6 +324,15 @@ def test_advance__top_up__twice_is_once_and_the_limit_is_absolute() -> None:
     assert (job.limit_min, effects) == (15, ())
     job, effects = step(job, LimitApplied(15))
     assert (job.applied_limit_min, effects) == (15, ())
+
+
+def test_advance__limit_set_before_a_top_up_and_recorded_after_it__is_set_anew() -> (
+    None
+):
+    job, _ = lived(*TO_RUNNING, ToppedUp("tx:1", 5), LimitApplied(15))
+    longer, _ = step(job, ToppedUp("tx:2", 5))
+    job, effects = step(longer, LimitApplied(8))
+    assert (job.applied_limit_min, effects) == (8, (Effect(EffectKind.TOP_UP),))
 
 
 def test_advance__top_up_while_submitting__is_applied_once_slurm_has_the_job() -> None:

@@ -54,8 +54,8 @@ def lived(*events: Event) -> tuple[Job, set[EffectKind]]:
 @pytest.mark.parametrize(
     ("before", "cancelled"),
     [
-        ((), False),
-        ((FETCHED,), False),
+        ((), True),
+        ((FETCHED,), True),
         ((FETCHED, STARTED), True),
         ((FETCHED, STARTED, SUBMITTED), True),
         ((FETCHED, STARTED, SUBMITTED, SlurmRunningObserved()), True),

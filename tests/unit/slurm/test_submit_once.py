@@ -2,6 +2,8 @@
 its answers mean.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
@@ -92,3 +94,34 @@ def test_taken__what_slurm_rejected__is_left_out() -> None:
     rejected = JobRecord(SlurmId(7), "FAILED", 0, 0, reason="BadConstraints")
     runs = JobRecord(SlurmId(8), "RUNNING", 3, 0)
     assert SlurmRecords([rejected, runs], listed=True).taken == [runs]
+
+
+REFUSED = JobRecord(SlurmId(7), "FAILED", 0, 256, reason="BadConstraints")
+ACCOUNTED = JobRecord(SlurmId(7), "FAILED", 0, 256)  # sacct shows no such reason
+LATER = JobRecord(SlurmId(8), "PENDING", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("record", "listed"), [(REFUSED, True), (ACCOUNTED, False), (REFUSED, False)]
+)
+def test_without__record_of_a_refusal__is_left_out_if_the_ledger_has_recorded_one(
+    record: JobRecord, listed: bool
+) -> None:
+    records = SlurmRecords([record, LATER], listed)
+    assert records.without((), refusals=True) == SlurmRecords([LATER], listed)
+    assert records.without((), refusals=False) == records
+    nothing = SlurmRecords([], listed=False)
+    assert SlurmRecords([record], listed).without((), refusals=True) == nothing
+
+
+@pytest.mark.parametrize("record", [replace(ACCOUNTED, elapsed_s=1), LATER])
+@pytest.mark.parametrize("listed", [True, False])
+def test_without__job_that_ran_or_waits__stays(record: JobRecord, listed: bool) -> None:
+    records = SlurmRecords([record], listed)
+    assert records.without((), refusals=True) == records
+
+
+def test_without__jobs_that_are_over__are_left_out() -> None:
+    records = SlurmRecords([ACCOUNTED, LATER], listed=True)
+    left = records.without([ACCOUNTED.slurm_id], refusals=False)
+    assert left == SlurmRecords([LATER], listed=True)
