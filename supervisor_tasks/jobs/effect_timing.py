@@ -55,9 +55,9 @@ def stop_slurm(job: Job) -> tuple[Effect, ...]:
 
 
 def stop_without_id(job: Job) -> tuple[Effect, ...]:
-    """The cancel of a job that is decided, and of which the ledger has no SLURM id.
-    Only the journal shows whether a submission of it ever began: the customer's login
-    session may have denied that (jobs/cancel.py).
+    """The cancel of a job that is decided and has no SLURM id in the ledger. Only the
+    journal shows whether a submission of it ever began: the customer's login session
+    may have denied that (jobs/cancel.py).
     """
     if job.slurm_id is not None or job.state is State.REFUSED:
         return ()  # the refusal has opened it
