@@ -102,11 +102,11 @@ class RestAnswer:
     @property
     def is_missing(self) -> bool:
         """Whether slurmctld gave no answer. slurmrestd 24.11 then answers an order with
-        an error number of the system.
+        an error number of the system, and a proxy with a page of its own.
         """
-        for number in self.error_numbers:
-            if 0 < number < _SLURMS_NUMBERS_FROM:
-                return True
+        numbers = [number for number in self.error_numbers if number > 0]
+        if not numbers or min(numbers) < _SLURMS_NUMBERS_FROM:
+            return True
         return self.was_refused_by_slurmrestd or is_missing_answer(self.verdict)
 
     @property

@@ -32,9 +32,9 @@ from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 
 CONNECT_TIMEOUT_S = 10.0
-MAX_BYTES = 2**30  # of one answer; a job has 4 kB
+MAX_BYTES = 2**28  # of one answer; a job has 4 kB
 CONNECTIONS = 16  # kept at once; more are made where more threads ask
-_PIECE = 2**20
+_PIECE = 2**16
 _NO_SUCH_PATH = 404
 
 
@@ -173,25 +173,30 @@ def _is_before_the_request(error: Exception) -> bool:
 
 
 def _read(response: urllib3.BaseHTTPResponse, until_s: float) -> bytes:
-    """Read the body. urllib3 bounds only each read, so this function bounds the
-    whole.
+    """Read the body. urllib3 bounds only each read, so this function bounds the whole:
+    it takes what has come, and does not wait until a piece is full.
     """
-    pieces, size = list[bytes](), 0
-    while piece := response.read(_PIECE):
-        pieces.append(piece)
-        size += len(piece)
-        if size > MAX_BYTES or time.monotonic() > until_s:
-            raise OSError(f"the answer is too long or takes too long ({size} bytes)")
-    return b"".join(pieces)
+    if encoding := response.headers.get("Content-Encoding"):
+        # a small answer can become a large one
+        raise OSError(f"found an answer in the encoding {encoding!r}; expected none")
+    body = bytearray()
+    while piece := response.read1(_PIECE):
+        body += piece
+        if len(body) > MAX_BYTES or time.monotonic() > until_s:
+            raise OSError(
+                f"the answer is too long or takes too long ({len(body)} bytes)"
+            )
+    return bytes(body)
 
 
 def _json(text: bytes) -> Mapping[str, Any]:
     """Return the answer's object. An answer that is no object (a 404 of another
-    program) counts as an error.
+    program) counts as an error. slurmrestd passes on the bytes of users' texts, also
+    those that are no UTF-8.
     """
     try:
-        shown = json.loads(text)
-    except ValueError:
+        shown = json.loads(text.decode(errors="replace"))
+    except (ValueError, RecursionError):
         shown = None
     if isinstance(shown, dict):
         return shown

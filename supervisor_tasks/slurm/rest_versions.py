@@ -167,7 +167,10 @@ def _changed(
     """Return the converted field; nothing where it has not the form of v0.0.42."""
     if not isinstance(shown.get(key), list | Mapping):
         return {}
-    return {key: convert(shown[key])}
+    try:
+        return {key: convert(shown[key])}
+    except TypeError:
+        return {}
 
 
 def _state(words: list[str]) -> str:

@@ -1,18 +1,25 @@
-"""The way to slurmrestd over TLS: whose certificate is accepted. The server is this
-test's own.
+"""The way to slurmrestd over TLS: whose certificate is accepted; and answers that no
+slurmrestd should give. The server is this test's own.
 """
 
+import gzip
 import ssl
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from devgrid.tls import Certificates, make_certificates
-from supervisor_tasks.slurm.rest_client import RestClient, RestUnavailableError
+from supervisor_tasks.slurm.rest_answers import RestAnswer
+from supervisor_tasks.slurm.rest_client import (
+    RestClient,
+    RestCutError,
+    RestUnavailableError,
+)
 
 TIMEOUT_S = 60.0
 PING = b'{"pings": [{"hostname": "h", "pinged": "UP"}]}'
@@ -156,3 +163,72 @@ def test_request__slurm_knows_no_such_job__is_an_answer_of_that_api() -> None:
         client.close()
     assert (answer.is_unknown_job, answer.was_refused_by_slurmrestd) == (True, False)
     assert paths[2:] == ["/slurm/v0.0.42/job/9"]
+
+
+@contextmanager
+def sending(*pieces: bytes, every_s: float = 0.0, **headers: str) -> Iterator[str]:
+    """A server that answers with these pieces, with a pause before each; its URL."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(sum(map(len, pieces))))
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            with suppress(OSError):  # the client has gone
+                for piece in pieces:
+                    over.wait(every_s)
+                    self.wfile.write(piece)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            over.set()
+            server.shutdown()
+            thread.join()
+
+
+def answer_of(url: str, timeout_s: float = TIMEOUT_S) -> RestAnswer:
+    client = RestClient(url)
+    try:
+        return client.request("GET", "jobs", "slurm", "a token", timeout_s=timeout_s)
+    finally:
+        client.close()
+
+
+def test_request__a_users_text_is_no_utf8__the_other_values_are_read() -> None:
+    with sending(b'{"jobs": [{"name": "caf\xe9", "job_id": 7}]}') as url:
+        (job,) = answer_of(url).body["jobs"]
+    assert job == {"name": "caf\ufffd", "job_id": 7}
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"<html></html>", b"7"])
+def test_request__answer_is_no_object__is_no_answer(text: bytes) -> None:
+    with sending(text) as url:
+        answer = answer_of(url)
+    assert (answer.failed, answer.is_missing) == (True, True)
+
+
+def test_request__answer_comes_byte_by_byte__is_given_up_in_time() -> None:
+    """Each byte comes in time, and the whole does not."""
+    began_s = time.monotonic()
+    with sending(*[b"x"] * 300, every_s=0.1) as url, pytest.raises(RestCutError):
+        answer_of(url, timeout_s=1.0)
+    assert time.monotonic() - began_s < 15
+
+
+def test_request__answer_is_compressed__is_refused_before_it_grows() -> None:
+    packed = gzip.compress(b'{"jobs": []}')
+    with (
+        sending(packed, Content_Encoding="gzip") as url,
+        pytest.raises(RestCutError, match="gzip"),
+    ):
+        answer_of(url)

@@ -12,7 +12,7 @@ from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.interface import Request
-from supervisor_tasks.slurm.parsers import SlurmUnavailableError
+from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestAccess, RestCluster
 from supervisor_tasks.slurm.rest_answers import RestAnswer, clock_s
 from supervisor_tasks.slurm.rest_client import RestClient
@@ -192,3 +192,49 @@ def test_submit_batch__user_is_not_shown__job_goes_on_and_is_searched_for(
     (outcome,) = submit(client, 1)
     assert isinstance(outcome, OutcomeUnknownError)
     assert f"DELETE job/{NUMBER}" not in client.asked
+
+
+@pytest.mark.parametrize(
+    ("jobs", "is_ended"),
+    [
+        ([shown(JOB, user_name=CUSTOMER)], True),
+        ([shown(JOB, user_name="another")], False),
+        ([], False),
+    ],
+    ids=["his own", "another user's", "not listed"],
+)
+def test_cancel__ends_a_job_that_slurm_shows_as_the_users(
+    jobs: list[dict[str, Any]], is_ended: bool
+) -> None:
+    client = showing(*jobs)
+    cluster(client).cancel(NUMBER, CUSTOMER)
+    assert (f"DELETE job/{NUMBER}" in client.asked) is is_ended
+
+
+def test_cancel__slurm_does_not_show_whose_job_it_is__is_tried_again() -> None:
+    """slurmctld 24.11.5 hangs after it has refused an order, as it does for a user that
+    it does not know.
+    """
+    client = showing(shown(JOB, user_name=None))
+    with pytest.raises(SlurmUnavailableError, match="whose job 18 is"):
+        cluster(client).cancel(NUMBER, CUSTOMER)
+    assert f"DELETE job/{NUMBER}" not in client.asked
+
+
+def test_cancel__slurm_refuses_the_admin__is_an_error() -> None:
+    client = showing(shown(JOB, user_name=CUSTOMER))
+    denied = rest_answer("cancel-denied", slurm="22.05.8", api=OLD)
+    client.answers[f"DELETE job/{NUMBER}"] = denied
+    with pytest.raises(SlurmRejectedError):
+        cluster(client).cancel(NUMBER, CUSTOMER)
+
+
+def showing(*jobs: dict[str, Any]) -> RecordedClient:
+    """slurmrestd shows these jobs under the id, and ends what it is told to."""
+    listed = [{**job, "job_id": NUMBER} for job in jobs]
+    return RecordedClient(
+        {
+            f"GET job/{NUMBER}": RestAnswer(200, {"errors": [], "jobs": listed}),
+            f"DELETE job/{NUMBER}": rest_answer("cancelled", slurm="22.05.8", api=OLD),
+        }
+    )

@@ -103,6 +103,22 @@ def test_require_success__job_is_unknown__is_no_error() -> None:
         require_success(answer("cancel-denied"), "cancel")
 
 
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"errors": [{"error": "no JSON object: '<html>502 Bad Gateway</html>'"}]}],
+    ids=["empty", "page"],
+)
+def test_answer__of_a_proxy_and_not_of_slurm__is_no_refusal(
+    status: int, body: dict[str, object]
+) -> None:
+    foreign = RestAnswer(status, body)
+    with pytest.raises(SlurmUnavailableError, match=str(status)):
+        require_success(foreign, "cancel")
+    with pytest.raises(SlurmUnavailableError, match=str(status)):
+        require_answer(foreign, "GET jobs")
+
+
 def test_require_success__reason_that_passes__is_tried_again() -> None:
     later = "Job can not be altered now, try again later"
     refused = RestAnswer(500, {"errors": [{"error": later, "error_number": 2050}]})
