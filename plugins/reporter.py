@@ -357,8 +357,9 @@ class Reporter:
             spool.keep_reserve(self._folder)
             for abandoned in spool.take_abandoned(self._folder):
                 self.figures["adopted"] += abandoned.adopted
-                outcome = "taken over" if abandoned.adopted else "not whole, removed"
-                log.error("hook_killed", file=abandoned.name, outcome=outcome)
+                log.error(
+                    "hook_killed", file=abandoned.name, outcome=_outcome(abandoned)
+                )
         if now_s - self._figures_at_s >= FIGURES_EVERY_S:
             self._figures_at_s = now_s
             self._log_figures()
@@ -373,6 +374,12 @@ class Reporter:
             **self.figures,
             kept_rejected=aside,
         )
+
+
+def _outcome(abandoned: spool.Abandoned) -> str:
+    if abandoned.error:
+        return f"tried again: {abandoned.error}"
+    return "taken over" if abandoned.adopted else "not whole, removed"
 
 
 def _is_for_delivery(name: str) -> bool:

@@ -17,6 +17,7 @@ import re
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,13 +160,15 @@ def reject(file: Path) -> list[str]:
     folder = file.parent / "rejected"
     folder.mkdir(exist_ok=True)  # an operator may have removed it
     file.rename(folder / file.name)
-    kept = sorted(
-        folder.iterdir(), key=lambda other: (other.lstat().st_ctime_ns, other.name)
-    )
+    rejected = list[tuple[int, str]]()
+    for other in folder.iterdir():
+        with suppress(FileNotFoundError):  # another thread drops files, too
+            rejected.append((other.lstat().st_ctime_ns, other.name))
     dropped_names = list[str]()
-    for other in kept[:-KEPT_REJECTED]:
-        other.unlink()
-        dropped_names.append(other.name)
+    for _, name in sorted(rejected)[:-KEPT_REJECTED]:
+        with suppress(FileNotFoundError):
+            (folder / name).unlink()
+            dropped_names.append(name)
     return dropped_names
 
 
@@ -175,11 +178,12 @@ def reject(file: Path) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Abandoned:
     """A draft whose writer was killed: `adopted` if it was complete; otherwise it is
-    removed.
+    removed. With an `error` it stays, and is tried again.
     """
 
     name: str
     adopted: bool
+    error: str = ""
 
 
 def take_abandoned(folder: Path) -> list[Abandoned]:
@@ -192,8 +196,12 @@ def take_abandoned(folder: Path) -> list[Abandoned]:
         draft = DRAFT.fullmatch(file.name)
         if draft is None:
             continue
-        if _is_abandoned(file, int(draft["pid"])):
+        if not _is_abandoned(file, int(draft["pid"])):
+            continue
+        try:
             taken.append(_take(file, draft["name"]))
+        except OSError as error:  # one that cannot be read holds up no other
+            taken.append(Abandoned(draft["name"], adopted=False, error=str(error)))
     return taken
 
 

@@ -254,6 +254,19 @@ def test_take_abandoned__cut__is_removed(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_take_abandoned__one_cannot_be_read__the_others_are_taken(
+    tmp_path: Path, dead_pid: int
+) -> None:
+    folder = tmp_path / f".4-7-start.{dead_pid}"
+    folder.mkdir()
+    os.utime(folder, (time.time() - 100,) * 2)
+    _draft(tmp_path, STARTED, age_s=100, pid=dead_pid)
+    taken = spool.take_abandoned(tmp_path)
+    assert spool.Abandoned("5-7-start", adopted=True) in taken
+    (unread,) = (abandoned for abandoned in taken if abandoned.error)
+    assert (unread.name, unread.adopted) == ("4-7-start", False)
+
+
 def test_take_abandoned__its_writer_lives_or_it_is_young__is_left_alone(
     tmp_path: Path, dead_pid: int
 ) -> None:
