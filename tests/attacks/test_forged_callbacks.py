@@ -138,5 +138,5 @@ def test_called_to_run_after_its_end__without_the_sites_key__is_not_cancelled(
             text("UPDATE callbacks SET proof = :proof WHERE job_id = :id"),
             {"id": job_id, "proof": proof},
         )
-    assert read_callbacks(site) == 1
+    assert read_callbacks(site) > 0
     assert bool(world.effect_id(job_id, EffectKind.CANCEL)) is is_cancelled

@@ -266,7 +266,7 @@ def test_advance__cancelled_before_submission__never_reaches_slurm(
     assert lived(*before, CancelRequested(), SubmitStarted(10))[0].state is State.ENDED
 
 
-def test_advance__rejected_and_the_session_had_a_token__is_looked_for_when_it_is_void() -> (
+def test_advance__rejected_while_the_session_has_a_token__is_looked_for_after_it() -> (
     None
 ):
     _, effects = lived(*TO_SUBMITTING, SubmitRejected("full", token_s=142.0))

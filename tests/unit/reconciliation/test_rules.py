@@ -333,7 +333,7 @@ def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> 
 
 
 @pytest.mark.parametrize("is_parked", [True, False])
-def test_compare__submitting_while_slurm_runs_it__is_adopted_if_no_worker_looks_for_it(
+def test_compare__submitting_while_slurm_runs_it__is_adopted_if_it_is_parked(
     is_parked: bool,
 ) -> None:
     """Its customer can submit a job whose submissions were cut off too often."""
