@@ -379,11 +379,22 @@ def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discre
     for job in hot:
         if job.slurm_id is not None or not _may_be_adopted(job):
             continue
-        rows = snapshot.named.get((job.job_id, job.customer), [])
-        if rows and is_active(rows[0]):
-            slurm_id = rows[0].slurm_id
+        slurm_id = _adoptable_id(job, snapshot)
+        if slurm_id is not None:
             events = (ExistingSlurmJobAdopted(slurm_id),)
             yield Discrepancy(DiscrepancyKind.ADOPTED, job.job_id, slurm_id, events)
+
+
+def _adoptable_id(job: JobSummary, snapshot: Snapshot) -> SlurmId | None:
+    """The live SLURM job of this name and user; of a parked submission also one that
+    has ended, as no worker looks for it.
+    """
+    if job.state is State.SUBMITTING:
+        return listed_id(job.job_id, job.customer, snapshot)
+    rows = snapshot.named.get((job.job_id, job.customer), [])
+    if rows and is_active(rows[0]):
+        return rows[0].slurm_id
+    return None
 
 
 def _may_be_adopted(job: JobSummary) -> bool:
@@ -513,13 +524,21 @@ def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discr
             )
     elif job.slurm_id not in (None, row.slurm_id):
         cancel = None
-        if snapshot.confirmed_by_previous_run(
+        if _is_live(job, snapshot) or snapshot.confirmed_by_previous_run(
             DiscrepancyKind.DUPLICATE, job_id, row.slurm_id
         ):
             cancel = row.slurm_id
         yield Discrepancy(
             DiscrepancyKind.DUPLICATE, job_id, row.slurm_id, cancel=cancel
         )
+
+
+def _is_live(job: JobSummary, snapshot: Snapshot) -> bool:
+    """Whether SLURM lists the job, live, under the ledger's id. The supervisor never
+    submits such a job once more.
+    """
+    row = row_of(job, snapshot.rows)
+    return row is not None and is_active(row)
 
 
 def _unknown_to_the_ledger(

@@ -37,7 +37,11 @@ from supervisor_tasks.reconciliation.models import (
     OnChainJob,
     earlier_limits,
 )
-from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
+from supervisor_tasks.reconciliation.rules import (
+    Discrepancy,
+    find_discrepancies,
+    of_kind,
+)
 from supervisor_tasks.reconciliation.snapshot import (
     MIN_LOST_JOBS,
     DiscrepancyKind,
@@ -332,14 +336,15 @@ def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> 
     assert find_discrepancies(seeing(waiting, other, rows=[row(2, name=name(1))])) == []
 
 
+@pytest.mark.parametrize("seen", ["RUNNING", "COMPLETED"])
 @pytest.mark.parametrize("is_parked", [True, False])
-def test_compare__submitting_while_slurm_runs_it__is_adopted_if_it_is_parked(
-    is_parked: bool,
+def test_compare__submitting_while_slurm_has_it__is_adopted_if_it_is_parked(
+    is_parked: bool, seen: str
 ) -> None:
     """Its customer can submit a job whose submissions were cut off too often."""
     parked = frozenset({EffectKind.SUBMIT}) if is_parked else frozenset()
     job = known(state=State.SUBMITTING, slurm_id=None, parked=parked)
-    found = find_discrepancies(seeing(job, rows=[row(7, number=1)]))
+    found = find_discrepancies(seeing(job, rows=[row(7, seen, number=1)]))
     adopted = [(ExistingSlurmJobAdopted(SlurmId(7)),)] * is_parked
     assert [finding.events for finding in found] == adopted
 
@@ -776,9 +781,16 @@ def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_
     )
 
 
+def test_compare__a_second_slurm_job__is_cancelled_at_once_while_the_first_is_live() -> (
+    None
+):
+    (found,) = find_discrepancies(seeing(known(1), rows=[row(1), row(2, number=1)]))
+    assert (found.kind, found.cancel) == (DiscrepancyKind.DUPLICATE, 2)
+
+
 def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> None:
-    view = seeing(known(1), rows=[row(1), row(2, number=1)])
-    first = only(view)
+    view = seeing(known(1), rows=[row(1, "COMPLETED"), row(2, number=1)])
+    (first,) = of_kind(find_discrepancies(view), DiscrepancyKind.DUPLICATE)
     assert (first.kind, first.cancel, doubts(view, [first])) == (
         DiscrepancyKind.DUPLICATE,
         None,
@@ -788,10 +800,8 @@ def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> N
         replace(view, previous_doubts={f"duplicate {name(1)} 2": 9.0}, slurm=None), []
     ) == {f"duplicate {name(1)} 2": 9.0}
     again = replace(view, previous_doubts={f"duplicate {name(1)} 2": GRACE_S})
-    assert (only(again).kind, only(again).cancel) == (
-        DiscrepancyKind.DUPLICATE,
-        SlurmId(2),
-    )
+    (second,) = of_kind(find_discrepancies(again), DiscrepancyKind.DUPLICATE)
+    assert second.cancel == SlurmId(2)
     strangers = row(2, number=1, user=STRANGER)
     assert [
         finding.cancel
