@@ -7,6 +7,8 @@ first checks that SLURM's record is the job's, and scancel gets the user whose j
 may end.
 """
 
+from collections.abc import Sequence
+
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import (
     EffectCompleted,
@@ -16,10 +18,15 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.find_submission import listed_records
 from supervisor_tasks.jobs.lookup import record_of
-from supervisor_tasks.jobs.model import EffectKind, Job
+from supervisor_tasks.jobs.model import EffectKind, Job, obsolete_effects
 from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import may_arrive
+from supervisor_tasks.slurm.submit_token import without_token
+
+LOOK_AGAIN_S = 60.0  # between looks while the customer has a token that counts
 
 
 def cancel(context: WorkerContext, job: Job) -> Event:
@@ -45,8 +52,8 @@ def cancel(context: WorkerContext, job: Job) -> Event:
 
 def _cancel_without_id(context: WorkerContext, job: Job) -> Event:
     """Cancel what SLURM has of the job, once nothing of what was sent to sbatch can
-    arrive any more, and once more when the customer cannot submit it himself any more:
-    his login session got the token, and may have answered what is false.
+    arrive any more, and each minute while the customer can submit it himself: his login
+    session got the token, and may have answered what is false.
     """
     ages_s = context.ledger.journal.ages([job.job_id], SubmitStarted)
     begun_ago_s = ages_s.get(job.job_id)
@@ -57,8 +64,29 @@ def _cancel_without_id(context: WorkerContext, job: Job) -> Event:
     last_ago_s, first_ago_s = begun_ago_s[0], begun_ago_s[-1]
     if may_arrive(last_ago_s, cluster.submission_window_s):
         return SubmissionStillPossible(cluster.submission_window_s - last_ago_s)
-    for found in listed_records(context, job, first_ago_s):
-        cluster.cancel(found.slurm_id, job.customer)
+    _cancel_all(context, job, listed_records(context, job, first_ago_s))
     if may_arrive(last_ago_s, cluster.token_window_s):
-        return SubmissionStillPossible(cluster.token_window_s - last_ago_s)
+        left_s = cluster.token_window_s - last_ago_s
+        return SubmissionStillPossible(min(left_s, LOOK_AGAIN_S))
     return EffectCompleted(EffectKind.CANCEL)
+
+
+def _cancel_all(context: WorkerContext, job: Job, records: Sequence[JobRecord]) -> None:
+    """Cancel these SLURM jobs, unless the job was claimed again meanwhile, and its new
+    submission is among them. Where no owner can change a comment, SLURM jobs of another
+    supervisor are left alone: it may have claimed the job.
+    """
+    if not records:
+        return
+    now = context.ledger.jobs([job.job_id])[job.job_id]
+    if now.slurm_id is not None or EffectKind.CANCEL in obsolete_effects(now):
+        return
+    cluster = context.slurm.cluster
+    marked = cluster.list_all(job.customer)
+    for record in records:
+        row = marked.get(record.slurm_id)
+        if row is None:
+            continue
+        is_ours = without_token(row.comment) == comment(cluster.public_address)
+        if is_ours or not cluster.submit_key:
+            cluster.cancel(record.slurm_id, job.customer)

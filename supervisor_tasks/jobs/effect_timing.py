@@ -60,7 +60,7 @@ def stop_without_id(job: Job) -> tuple[Effect, ...]:
     may have denied that (jobs/cancel.py).
     """
     if job.slurm_id is not None or job.state is State.REFUSED:
-        return ()  # the refusal has opened it
+        return ()  # what made it REFUSED has opened it
     if job.state is State.SUBMITTING:
         return (Effect(EffectKind.CANCEL, BEFORE_SECOND_SEARCH_S),)
     return (Effect(EffectKind.CANCEL),)

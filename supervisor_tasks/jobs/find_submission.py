@@ -9,6 +9,7 @@ cannot be known, an exception is in its place.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 import structlog
@@ -188,12 +189,15 @@ def earlier_submissions(
 ) -> dict[JobId, SlurmId | Exception | None]:
     """Return the SLURM id of an earlier submission of each job; None if there was none.
 
-    There can be one in two cases. We gave the job back after its submission had begun:
-    the search goes back to that submission. Or the ledger does not remember that it
-    wrote the last claim: the search goes back to that claim. In the job's place is
-    PermanentError when SLURM may have had the job and has forgotten it, and
-    TransientError while the earlier submission may still arrive (a retry helps).
+    There can be one in three cases. We gave the job back after its submission had
+    begun: the search goes back to that submission. The ledger does not remember that it
+    wrote the last claim: the search goes back to that claim. Or the customer's session
+    had a token: its answer that nothing ran may be false, and the search goes back to
+    the first submission. In the job's place is PermanentError when SLURM may have had
+    the job and has forgotten it, and TransientError while the earlier submission may
+    still arrive (a retry helps).
     """
+    by_id = {job.job_id: job for job in jobs}
     found = dict[JobId, SlurmId | Exception | None]()
     ages = dict[JobId, float]()
     for job in jobs:
@@ -202,7 +206,9 @@ def earlier_submissions(
             ages[job.job_id] = ago_s
         else:
             found[job.job_id] = ago_s
-    return found | _for_each(ages, partial(_submitted_since, context, customer, ages))
+    return found | _for_each(
+        ages, partial(_submitted_since, context, customer, by_id, past, ages)
+    )
 
 
 def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
@@ -220,34 +226,55 @@ def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
     if past.unknown_claim is not None:
         rpc = context.sweep.contract_of(job.provider).rpc
         ago_s = max(ago_s or 0.0, seconds_since(rpc, past.unknown_claim))
+    if past.first_s is not None and context.slurm.cluster.token_window_s:
+        ago_s = max(ago_s or 0.0, past.first_s)
     return ago_s
 
 
 def _submitted_since(
-    context: WorkerContext, customer: Address, ages: Ages
+    context: WorkerContext,
+    customer: Address,
+    jobs: Mapping[JobId, Job],
+    past: Mapping[JobId, Past],
+    ages: Ages,
 ) -> dict[JobId, SlurmId | Exception | None]:
     found = _records(context, customer, ages)
-    unknown = dict[JobId, float]()  # SLURM shows none of these jobs as taken
+    # of an earlier claim, or of another ledger; SLURM shows none of these as taken
+    unknown = dict[JobId, float]()
     for job_id, records in found.items():
-        if isinstance(records, SlurmRecords) and not records.taken:
+        is_earlier = (past[job_id].earlier_s, past[job_id].unknown_claim) != (None,) * 2
+        if isinstance(records, SlurmRecords) and is_earlier and not records.taken:
             unknown[job_id] = ages[job_id]
     logs: Mapping[JobId, bool | Exception] = {}
     if unknown:
         logs = context.slurm.cluster.log_files(customer, unknown)
     return {
-        job_id: outcome(partial(_earlier_id, records, logs.get(job_id, False)))
+        job_id: outcome(
+            partial(
+                _earlier_id, context, jobs[job_id], records, logs.get(job_id, False)
+            )
+        )
         for job_id, records in found.items()
     }
 
 
 def _earlier_id(
-    records: SlurmRecords | Exception, has_log: bool | Exception
+    context: WorkerContext,
+    job: Job,
+    records: SlurmRecords | Exception,
+    has_log: bool | Exception,
 ) -> SlurmId | None:
+    """The id of the oldest SLURM job; the others are cancelled."""
     if required(has_log):
         raise PermanentError(
             "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not known"
         )
-    return min((seen.slurm_id for seen in required(records).taken), default=None)
+    found = required(records)
+    if not found.taken:
+        return None
+    if found.listed:  # what only accounting has cannot be cancelled
+        _cancel_extras(context, job, found.taken[1:])
+    return found.taken[0].slurm_id
 
 
 def require_never_ran(job: Job) -> None:
@@ -366,7 +393,7 @@ def _listed(
     context: WorkerContext, customer: Address, ages: Ages
 ) -> dict[JobId, SlurmRecords | Exception]:
     found = context.slurm.cluster.find(customer, ages, context.ledger.owners)
-    return _in_slurm(context, found, listed=True)
+    return _in_slurm(context, found, ages, listed=True)
 
 
 def _accounted(
@@ -375,19 +402,19 @@ def _accounted(
     found = context.slurm.cluster.sacct_submissions_of(
         dict.fromkeys(ages, customer), ages
     )
-    return _in_slurm(
-        context, {job_id: found.get(job_id, []) for job_id in ages}, listed=False
-    )
+    all_found = {job_id: found.get(job_id, []) for job_id in ages}
+    return _in_slurm(context, all_found, ages, listed=False)
 
 
 def _in_slurm(
     context: WorkerContext,
     found: Mapping[JobId, Sequence[JobRecord] | Exception],
+    ages: Ages,
     *,
     listed: bool,
 ) -> dict[JobId, SlurmRecords | Exception]:
     """What SLURM has of each job. SLURM jobs that a node could not start, and those of
-    a refusal that the ledger has recorded, are over, and count as nothing.
+    a refusal that the ledger has recorded since, are over, and count as nothing.
     """
     failed = context.ledger.journal.failed_launches(found)
     rejected = context.ledger.journal.ages(found, SubmitRejected)
@@ -397,8 +424,9 @@ def _in_slurm(
             results[job_id] = seen
             continue
         records = SlurmRecords(sorted(seen, key=_by_id), listed)
+        refused_ago_s = rejected.get(job_id, [inf])[0]
         results[job_id] = records.without(
-            failed.get(job_id, ()), refusals=job_id in rejected
+            failed.get(job_id, ()), refusals=refused_ago_s <= ages[job_id]
         )
     return results
 

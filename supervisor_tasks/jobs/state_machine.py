@@ -298,7 +298,8 @@ def _submit_rejected(job: Job, event: SubmitRejected) -> Next:
     effects = [Effect(EffectKind.RETURN_JOB), Effect(EffectKind.NOTIFY_CUSTOMER)]
     if event.token_s:
         # the customer's login session may have answered, and may submit the job itself
-        effects.append(Effect(EffectKind.CANCEL, event.token_s))
+        first_look_s = min(event.token_s, BEFORE_SECOND_SEARCH_S)
+        effects.append(Effect(EffectKind.CANCEL, first_look_s))
     return refused, tuple(effects)
 
 

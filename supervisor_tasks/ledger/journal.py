@@ -89,6 +89,7 @@ _BEFORE_SUBMISSION = text(
         FROM told WHERE name = 'Claimed' ORDER BY job_id, id DESC
     )
     SELECT told.job_id, count(*) FILTER (WHERE name = 'SubmitStarted') AS begun,
+        EXTRACT(EPOCH FROM clock_timestamp() - min(at) FILTER (WHERE name = 'SubmitStarted'))::float8 AS first_s,
         EXTRACT(EPOCH FROM clock_timestamp()
             - max(at) FILTER (WHERE name = 'SubmitStarted' AND told.id < claimed.id))::float8 AS earlier_s,
         max(block) FILTER (WHERE claim_known_to_ledger IS FALSE) AS unknown_claim
@@ -129,12 +130,14 @@ class CutOff:
 class Past:
     """What happened to a job before a submission.
 
-    `begun` is how many submissions began before it. `earlier_s` is how many seconds ago
-    the last one under an earlier claim began, None if there was none. `unknown_claim`
-    is the block of the last claim if the ledger has no record of writing it.
+    `begun` is how many submissions began before it, and `first_s` how many seconds ago
+    the first one began, None if there was none; `earlier_s` the same of the last one
+    under an earlier claim. `unknown_claim` is the block of the last claim if the ledger
+    has no record of writing it.
     """
 
     begun: int = 0
+    first_s: float | None = None
     earlier_s: float | None = None
     unknown_claim: int | None = None
 
@@ -207,7 +210,12 @@ class Journal:
                 _BEFORE_SUBMISSION, {"cluster": self._cluster, "job_ids": list(job_ids)}
             )
             return {
-                JobId(row.job_id): Past(row.begun, row.earlier_s, row.unknown_claim)
+                JobId(row.job_id): Past(
+                    begun=row.begun,
+                    first_s=row.first_s,
+                    earlier_s=row.earlier_s,
+                    unknown_claim=row.unknown_claim,
+                )
                 for row in rows
             }
 

@@ -19,6 +19,7 @@ from supervisor_tasks.jobs.events import (
     Event,
     OperatorAbandonedEffect,
     ScriptFetched,
+    SubmissionStillPossible,
     SubmitOutcomeUnknown,
 )
 from supervisor_tasks.jobs.model import (
@@ -389,7 +390,10 @@ def _advance_all(
         after[change.job_id] = new
         if new != old or isinstance(
             change.event,
-            OperatorAbandonedEffect | SubmitOutcomeUnknown | EarlierRunsAwaited,
+            OperatorAbandonedEffect
+            | SubmitOutcomeUnknown
+            | SubmissionStillPossible
+            | EarlierRunsAwaited,
         ):
             happened.append((new, change.event))
         for effect in effects:

@@ -9,6 +9,7 @@ one (his start-up file can), he can submit the job that he has paid for, once.
 
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,11 @@ def with_token(submission: Submission, key: str) -> str:
     )
 
 
+def without_token(comment: str) -> str:
+    """Return a job's comment without the token that slurmctld may have left in it."""
+    return re.sub(rf"{TOKEN_PATTERN}$", "", comment)
+
+
 def signed_text(submission: Submission) -> str:
     """Return the text that is signed: one value on a line, as slurmctld gives the
     values to the script.
@@ -79,6 +85,8 @@ def expires_s(begun_login_s: int, in_time_s: float, message_timeout_s: float) ->
 
 def usable_s(in_time_s: float, message_timeout_s: float) -> float:
     """Return how many seconds after a submission began slurmctld may still take its
-    token: its clock may be behind that of the login node, and counts whole seconds.
+    token: the customer's session may have shown a clock that is ahead, slurmctld's may
+    be behind, and both count whole seconds.
     """
-    return expires_s(0, in_time_s, message_timeout_s) + CLOCKS_APART_S + CLOCK_SKEW_S
+    lasts_s = expires_s(0, in_time_s, message_timeout_s)
+    return lasts_s + 2 * CLOCKS_APART_S + CLOCK_SKEW_S

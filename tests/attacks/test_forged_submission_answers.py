@@ -13,15 +13,26 @@ from sqlalchemy import text
 
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.events import (
     CancelRequested,
+    ChainStatusObserved,
+    Claimed,
     SubmitNotExecuted,
     SubmitStarted,
     Submitted,
     ToppedUp,
 )
 from supervisor_tasks.jobs.lookup import look_at
-from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, SlurmId, State
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    EffectKind,
+    Job,
+    JobId,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import over_ssh
@@ -255,21 +266,31 @@ def test_submission__answered_with_anothers_id__the_job_is_found_under_its_own_i
     assert found.slurm_id != number
 
 
+def unpaid_job(
+    world: SubmissionEnv, site: WorkerContext, home: Path, answer: str
+) -> tuple[WorkerContext, JobId, int]:
+    """A job that its customer submitted with the token while his session gave a false
+    answer; and the worker with the key.
+    """
+    with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
+    site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
+    (home / ".bashrc").write_text(KEPT.format(answer=FALSE_ANSWERS[answer]))
+    job_id = world.new_job(site, LONG, ATTACKER)
+    world.carry_out(site, job_id)
+    (slurm_id,) = world.in_slurm(job_id)
+    return site, job_id, slurm_id
+
+
 @pytest.mark.parametrize("answer", FALSE_ANSWERS)
 def test_refusal_that_is_false__the_job_is_found_and_cancelled_all_the_same(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path, answer: str
 ) -> None:
-    with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
-    site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
-    (attackers_home / ".bashrc").write_text(KEPT.format(answer=FALSE_ANSWERS[answer]))
-    job_id = world.new_job(site, LONG, ATTACKER)
-    world.carry_out(site, job_id)
+    site, job_id, unpaid = unpaid_job(world, site, attackers_home, answer)
     if answer == "nothing ran":
         assert "SubmitNotExecuted" in world.journal(job_id)
         site.ledger.record(JobChange(job_id, CancelRequested((1, 1))))
     over = job_of(site, job_id)
     assert (over.state in (State.REFUSED, State.ENDED), over.slurm_id) == (True, None)
-    (unpaid,) = world.in_slurm(job_id)
     assert world.field(unpaid, "State") in LIVE
     carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
     while world.effect_id(job_id, EffectKind.CANCEL):
@@ -281,7 +302,56 @@ def test_refusal_that_is_false__the_job_is_found_and_cancelled_all_the_same(
         PATIENCE_S,
         0.1,
     )
-    assert world.age_of_the_last_submission_s(job_id) > with_key.token_window_s
+    window_s = site.slurm.cluster.token_window_s
+    assert world.age_of_the_last_submission_s(job_id) > window_s > 0
+
+
+def test_nothing_ran__that_is_false__the_next_submission_adopts_the_job(
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+) -> None:
+    """Otherwise each try would give him one more token, and one more job."""
+    site, job_id, slurm_id = unpaid_job(world, site, attackers_home, "nothing ran")
+    assert world.journal(job_id)[-1] == "SubmitNotExecuted"
+    world.a_minute_passes(job_id)
+    assert world.carry_out(site, job_id).slurm_id == slurm_id
+    assert world.journal(job_id)[-1] == "ExistingSlurmJobAdopted"
+    assert world.in_slurm(job_id) == [slurm_id]
+
+
+def test_refusal_that_is_false__job_of_another_supervisor__is_left_alone(
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+) -> None:
+    """The job went back, and another provider with the same SLURM claimed it."""
+    site, job_id, slurm_id = unpaid_job(world, site, attackers_home, "a refusal")
+    elsewhere = replace(
+        over_ssh(site.slurm.cluster), public_address="another.example.com:3000"
+    )
+    other = replace(site, slurm_side=replace(site.slurm, cluster=elsewhere))
+    world.a_minute_passes(job_id)
+    cancel(other, job_of(site, job_id))
+    assert world.field(slurm_id, "State") in LIVE
+
+
+def test_refusal_that_is_false__claimed_again_while_it_is_looked_for__is_left_alone(
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+) -> None:
+    """What SLURM has by then can be the submission of the new claim."""
+    site, job_id, slurm_id = unpaid_job(world, site, attackers_home, "a refusal")
+    refused = job_of(site, job_id)
+    again = Claimed(
+        job_id=job_id,
+        customer=refused.customer,
+        provider=refused.provider,
+        claim_key="again:0",
+        definition=refused.definition,
+        time_limit_min=refused.time_limit_min,
+        at=(901, 0),
+    )
+    pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
+    site.ledger.record(JobChange(job_id, pending), JobChange(job_id, again))
+    world.a_minute_passes(job_id)
+    cancel(site, refused)
+    assert world.field(slurm_id, "State") in LIVE
 
 
 def test_job_submitted_once_more_beside_a_second_submission__the_oldest_one_stays(

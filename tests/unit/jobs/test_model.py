@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from supervisor_tasks.jobs.effect_timing import next_poll
+from supervisor_tasks.jobs.effect_timing import BEFORE_SECOND_SEARCH_S, next_poll
 from supervisor_tasks.jobs.events import (
     CallbackReceived,
     CancelRequested,
@@ -269,13 +269,13 @@ def test_advance__cancelled_before_submission__never_reaches_slurm(
 def test_advance__rejected_while_the_session_has_a_token__is_looked_for_after_it() -> (
     None
 ):
-    _, effects = lived(*TO_SUBMITTING, SubmitRejected("full", token_s=142.0))
-    assert Effect(EffectKind.CANCEL, 142.0) in effects
+    _, effects = lived(*TO_SUBMITTING, SubmitRejected("full", token_s=202.0))
+    assert Effect(EffectKind.CANCEL, BEFORE_SECOND_SEARCH_S) in effects
     _, effects = lived(*TO_SUBMITTING, SubmitRejected("full"))
     assert EffectKind.CANCEL not in {effect.kind for effect in effects}
 
 
-REJECTED = (*TO_SUBMITTING, SubmitRejected("full", token_s=142.0))
+REJECTED = (*TO_SUBMITTING, SubmitRejected("full", token_s=202.0))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ REJECTED = (*TO_SUBMITTING, SubmitRejected("full", token_s=142.0))
         REJECTED,
         (*REJECTED, ChainStatusObserved(ChainStatus.PENDING)),
         (*TO_SUBMITTING, SubmitNotExecuted("no"), CancelRequested()),
-        (*TO_SUBMITTING, CancelRequested(), SubmitRejected("full", token_s=142.0)),
+        (*TO_SUBMITTING, CancelRequested(), SubmitRejected("full", token_s=202.0)),
         (*TO_SUBMITTING, ChainStatusObserved(ChainStatus.CANCELLED)),
         (*TO_READY, ChainStatusObserved(ChainStatus.CANCELLED)),
     ],
