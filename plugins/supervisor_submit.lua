@@ -19,6 +19,7 @@ local SPARE_LINES = 1000 -- of the file of used tokens, before the script rewrit
 local CODE_DIGITS = 64
 -- SLURM limits comments and names to 1024 characters, but only after this script has seen them. The code of a long text takes
 -- long, and slurmctld waits for it.
+local FIRST_ENDED_STATE = 3 -- of slurm.h: PENDING, RUNNING and SUSPENDED come before
 local MAX_TEXT = 2048
 
 local supervisor = {}
@@ -233,6 +234,17 @@ local function has_a_running_job(user_id)
     return false
 end
 
+-- Whether SLURM has this job of ours already, and it has not ended. A customer can keep the tokens of several submissions,
+-- and each has a higher number.
+local function is_live(name, user_id)
+    for _, job in pairs(slurm.jobs) do
+        if job.user_id == user_id and job.name == name and job.job_state % 256 < FIRST_ENDED_STATE then
+            return true
+        end
+    end
+    return false
+end
+
 -- Why a customer's job is not taken; nil when it is, and then its comment is without the token, and the token is used.
 local function refusal(job)
     local known, given = pcall(settings)
@@ -270,6 +282,8 @@ local function refusal(job)
     end
     local remembered, why = pcall(remember, given.used_file, now)
     if remembered and used[job.name] and number <= used[job.name][1] then
+        return "token used"
+    elseif number > 1 and is_live(job.name, job.user_id) then -- seldom: it takes a look at all jobs
         return "token used"
     end
     local kept, why_not = remembered, why

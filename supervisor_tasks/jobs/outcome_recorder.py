@@ -13,7 +13,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.jobs import effect_failures
-from supervisor_tasks.jobs.backoff import retry_delay_s
+from supervisor_tasks.jobs.backoff import MAX_WAIT_FOR_LOGIN_S, retry_delay_s
 from supervisor_tasks.jobs.events import (
     Event,
     SubmissionNotFound,
@@ -26,6 +26,7 @@ from supervisor_tasks.jobs.group import EffectOutcome
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
+from supervisor_tasks.slurm.guarded_command import GuardNotBegunError
 from supervisor_tasks.slurm.ssh import SshSilentError
 
 log = structlog.get_logger()
@@ -206,6 +207,11 @@ class OutcomeRecorder:
             case SshSilentError():
                 log.warning("login_not_answering", **fields)
                 ledger.effects.postpone(effects, error.again_in_s, str(error))
+            case GuardNotBegunError():
+                attempts = effect_failures.most_attempts(effects)
+                log.warning("effects_postponed", attempts=attempts, **fields)
+                wait_s = retry_delay_s(attempts, MAX_WAIT_FOR_LOGIN_S)
+                ledger.effects.postpone(effects, wait_s, str(error))
             case TransientError() | OutcomeUnknownError():
                 attempts = effect_failures.most_attempts(effects)
                 log.warning("effects_postponed", attempts=attempts, **fields)

@@ -79,11 +79,13 @@ def submit(group: Group) -> None:
 def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
     context, cluster = group.context, group.context.slurm.cluster
     require_not_held(context.ledger)
-    cluster.require_own_home(group.customer)  # before any session of the customer's
     past = context.ledger.journal.before_submission([job.job_id for job, _ in members])
+    # A home that is not safe must not keep the worker from seeing what SLURM has. After
+    # that, no session of the customer's begins before the check of the home.
     new = _new(group, members, past)
     if not new:
         return
+    cluster.require_own_home(group.customer)
     scripts = context.ledger.scripts([job.job_id for job, _ in new])
     submit_once(
         partial(cluster.clock, group.customer),

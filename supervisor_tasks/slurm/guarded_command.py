@@ -100,6 +100,12 @@ class TooLateError(TransientError):
     """The guard did not run the command: it arrived after the deadline. Retry."""
 
 
+class GuardNotBegunError(TransientError):
+    """The login shell answered that it cannot run the guard: the login node lacks a
+    program, or the customer's start-up file says so. Retry, later each time.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class LoginClock:
     """The login node's clock at one reading: it showed `login_s` (Unix time, whole
@@ -291,7 +297,7 @@ class Answers:
                 f"its turn came more than {SUBMIT_TIMEOUT_S:g} s after the submission began; nothing was run"
             )
         if not self._begun and status in NOT_RUN:
-            return TransientError(
+            return GuardNotBegunError(
                 f"the login node cannot begin the submission {complaint}"
             )
         return OutcomeUnknownError(f"the guard did not report its end {complaint}")

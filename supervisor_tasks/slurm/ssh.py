@@ -29,6 +29,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, field
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Protocol
@@ -54,6 +55,8 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh_command import (
     BROKEN,
     CUT_LATER_S,
+    MAX_CUSTOMERS_OUTPUT,
+    MAX_OUTPUT,
     CommandOutput,
     OutputListener,
     command_line,
@@ -225,11 +228,13 @@ class Ssh:
         argv: Sequence[str],
         stdin: bytes = b"",
         timeout_s: float = COMMAND_TIMEOUT_S,
+        max_output: int = MAX_OUTPUT,
     ) -> CommandAnswer:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError
-        when the command did not run (retry) and SshCutError when it may have run.
+        when the command did not run (retry) and SshCutError when it may have run, or
+        printed more than `max_output` bytes.
         """
-        kept = CommandOutput()
+        kept = CommandOutput(max_output)
         status = self.stream(user, argv, stdin, timeout_s, kept)
         return CommandAnswer(
             status,
@@ -333,11 +338,17 @@ class Ssh:
             if clock is not None:  # another thread has asked meanwhile
                 return clock
             cached, delimiter = self._cached_connection(user), secrets.token_hex(16)
-            turn: AbstractContextManager[None] = nullcontext()
-            if not is_admin:
-                turn = self._a_turn(user)
-            with turn:
-                answer = self.run(user, ask_clock(delimiter), timeout_s=CLOCK_TIMEOUT_S)
+            question = partial(
+                self.run, user, ask_clock(delimiter), b"", CLOCK_TIMEOUT_S
+            )
+            if is_admin:
+                answer = question()
+            else:
+                with self._a_turn(user):
+                    begun_s = our_clock_s()
+                    answer = question(MAX_CUSTOMERS_OUTPUT)
+                ended_s = our_clock_s()
+                self._login(user).silence.record_duration(ended_s - begun_s, ended_s)
             cached.clock = clock = parse_clock(answer, delimiter, our_clock_s())
         return clock
 
@@ -351,7 +362,7 @@ class Ssh:
             probing = self._probing(user)
         try:
             with probing, self._a_turn(user):
-                return self.run(user, argv)
+                return self.run(user, argv, max_output=MAX_CUSTOMERS_OUTPUT)
         except SshCutError as error:
             raise SshUnavailableError(str(error)) from error
 

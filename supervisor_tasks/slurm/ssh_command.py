@@ -17,6 +17,8 @@ CUT_LATER_S = 1.0
 # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be
 # long
 MAX_OUTPUT = 64 * 2**20
+# the same where only a customer's start-up files print much
+MAX_CUSTOMERS_OUTPUT = 2**20
 MAX_COMPLAINTS = 64 * 2**10  # bytes of its standard error
 CHUNK = 2**18
 
@@ -47,8 +49,9 @@ class OutputListener(Protocol):
 
 @dataclass(slots=True)
 class CommandOutput:
-    """A listener that keeps all output."""
+    """A listener that keeps all output, at most `most` bytes of standard output."""
 
+    most: int = MAX_OUTPUT
     out: bytearray = field(default_factory=bytearray)
     complaints: bytearray = field(default_factory=bytearray)
     waits_for_stderr: bool = False
@@ -56,7 +59,7 @@ class CommandOutput:
     def stdout(self, piece: bytes) -> None:
         """Keep a piece. Raises TooMuchError."""
         self.out += piece
-        _require_at_most(MAX_OUTPUT, self.out)
+        _require_at_most(self.most, self.out)
 
     def stderr(self, piece: bytes) -> None:
         """Keep a piece. Raises TooMuchError."""

@@ -318,6 +318,27 @@ def test_nothing_ran__that_is_false__the_next_submission_adopts_the_job(
     assert world.in_slurm(job_id) == [slurm_id]
 
 
+def test_nothing_ran__again_and_again__is_tried_more_and_more_seldom(
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+) -> None:
+    """Each try writes two events, and gives a token."""
+    (attackers_home / ".bashrc").write_text(
+        'case "$BASH_EXECUTION_STRING" in *guard*) exit 127 ;; esac\n'
+    )
+    job_id = world.new_job(site, LONG, ATTACKER)
+    waits_s = list[float]()
+    for _ in range(9):
+        world.carry_out(site, job_id)
+        query = "SELECT extract(epoch FROM due_at - now()) FROM effects WHERE id = :id"
+        with world.engine.connect() as connection:
+            effect = {"id": world.effect_id(job_id)}
+            waits_s.append(float(connection.scalar(text(query), effect) or 0.0))
+        world.a_minute_passes(job_id)
+        world.a_minute_passes(job_id)
+    assert waits_s[0] < 5
+    assert waits_s[-1] > 30
+
+
 def test_refusal_that_is_false__job_of_another_supervisor__is_left_alone(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:

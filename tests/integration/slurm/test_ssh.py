@@ -5,7 +5,7 @@ import hashlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,15 +97,35 @@ def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried
 
 
 @pytest.mark.parametrize("where", ["", " >&2"])
-def test_output_without_end__is_not_kept(
-    login: Login, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ssh_command, "MAX_OUTPUT", 2**20)
+def test_output_without_end__is_not_kept(login: Login, where: str) -> None:
     ssh = login.ssh(login.sshd)
+    argv = ["/bin/sh", "-c", f"yes{where}"]
     with pytest.raises(SshCutError):
-        ssh.run(CUSTOMER, ["/bin/sh", "-c", f"yes{where}"], timeout_s=3.0)
+        ssh.run(CUSTOMER, argv, timeout_s=3.0, max_output=2**20)
     assert ssh.run(CUSTOMER, ["echo", "here"]).stdout == "here\n"
     ssh.close()
+
+
+@pytest.mark.parametrize("question", ["clock", "ask"])
+def test_start_up_file_prints_more_than_an_answer_has__is_no_answer(
+    login: Login, question: str
+) -> None:
+    """The worker would keep 64 MB of each customer's session, and more as text."""
+    start_up = login.home / ".bashrc"
+    start_up.write_text("head -c 2000000 /dev/zero\n")
+    login.users.set_shell(CUSTOMER, "/bin/bash")
+    ssh = login.ssh(login.sshd)
+    questions: dict[str, Callable[[], object]] = {
+        "clock": lambda: ssh.clock(CUSTOMER),
+        "ask": lambda: ssh.ask(CUSTOMER, ["true"]),
+    }
+    try:
+        with pytest.raises(SshUnavailableError, match="printed more than 1048576"):
+            questions[question]()
+    finally:
+        login.users.set_shell(CUSTOMER, "/bin/sh")
+        start_up.unlink()
+        ssh.close()
 
 
 def test_connection_in_use__is_not_closed_to_make_room(

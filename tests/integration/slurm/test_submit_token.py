@@ -312,6 +312,30 @@ def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("", "token used"),
+        ("job_state = 0", "token used"),
+        ("job_state = 3", "taken: supervisor host.example.com:3000"),
+        ("name = 'another'", "taken: supervisor host.example.com:3000"),
+        ("user_id = 8", "taken: supervisor host.example.com:3000"),
+    ],
+    ids=["runs", "waits", "has ended", "another job", "another user's"],
+)
+def test_script__later_token_of_a_job_that_is_live__is_not_taken(
+    script: Script, job: str, said: str
+) -> None:
+    """A customer can keep the tokens of submissions, and say that none ran."""
+    listed = f'{{user_id = 7, job_state = 1, name = "{SUBMISSION.job_id}"}}'
+    calls = (
+        f"slurm.jobs[1] = {listed}",
+        f"for key, value in pairs({{{job}}}) do slurm.jobs[1][key] = value end",
+        submit(replace(SUBMISSION, number=2)),
+    )
+    assert script.run(*calls) == [said]
+
+
 def test_script__older_token_that_counts_for_longer__stays_used(
     script: Script,
 ) -> None:
