@@ -513,7 +513,7 @@ def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) ->
     """
     for name, pod in processes(values):
         waiting = pod.get("initContainers", [])
-        if name.endswith(("-migrate", "-migrate-install", "-flower")):
+        if name.endswith(("-migrate", "-migrate-1", "-flower")):
             assert waiting == [], name
             continue
         (first,), (container,) = waiting, pod["containers"]
@@ -528,28 +528,54 @@ def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) ->
         }, name
 
 
-def test_migration__with_the_charts_postgres__is_no_hook_of_the_installation() -> None:
-    job = named("one-cluster", "Job")["grid-migrate-install"]
+def test_migration__with_the_charts_postgres__is_a_job_of_the_release() -> None:
+    """A hook before an upgrade would wait for a Postgres that the upgrade brings."""
+    job = named("one-cluster", "Job")["grid-migrate-1"]
     assert "annotations" not in job["metadata"]
     upgraded = helm(
         "template", str(FILES / "values" / "one-cluster.yaml"), "--is-upgrade"
     ).stdout
-    # an upgrade cannot change a Job, and removes this one
-    assert "migrate-install" not in upgraded
+    assert "helm.sh/hook" not in upgraded
     (container,) = job["spec"]["template"]["spec"]["containers"]
     # its Postgres starts at the same time
     assert container["args"] == ["migrate", "--wait-s=600"]
-    assert "grid-migrate-install" not in named("external-servers", "Job")
+    assert "grid-migrate-1" not in named("external-servers", "Job")
 
 
-def test_migrations__run_before_an_upgrade() -> None:
+def test_migrations__with_an_external_postgres__run_before_an_upgrade() -> None:
     job = named("external-servers", "Job")["grid-migrate"]
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     assert (
         job["spec"]["template"]["spec"]["serviceAccountName"] == "default"
     )  # ours is not there before an installation
-    with_postgres = named("everything-on", "Job")["grid-migrate"]
-    assert with_postgres["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+
+
+def test_settings__of_a_cluster__count_before_the_sites_also_if_false() -> None:
+    settings = named("three-clusters", "ConfigMap")
+    assert {
+        name: settings[f"grid-{name}-settings"]["data"]["SLURM_ACCOUNTING"]
+        for name in ("north", "south", "test")
+    } == {"north": "true", "south": "true", "test": "false"}
+
+
+def test_ssh_key__changed__restarts_the_slurm_workers(tmp_path: Path) -> None:
+    """The gRPC process gives sshd the new one at once."""
+    values = (FILES / "values" / "three-clusters.yaml").read_text()
+    file = tmp_path / "values.yaml"
+    file.write_text(values.replace("AAAA north", "BBBB north"))
+
+    def pods_of(path: Path) -> dict[str, Any]:
+        manifests = yaml.safe_load_all(helm("template", str(path)).stdout)
+        return {
+            each["metadata"]["name"]: each["spec"]["template"]
+            for each in manifests
+            if each["kind"] == "Deployment"
+        }
+
+    before = pods_of(FILES / "values" / "three-clusters.yaml")
+    after = pods_of(file)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"grid-north-callbacks", "grid-north-worker-slurm"}
 
 
 def test_clusters__of_names_of_their_own__are_taken(tmp_path: Path) -> None:

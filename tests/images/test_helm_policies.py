@@ -113,8 +113,7 @@ CALLERS = {
     "callbacks": {9467: PROMETHEUS, 3000: CLUSTERS_NETWORKS},
     "metrics": {9464: PROMETHEUS},
     "flower": {9468: PROMETHEUS, 5555: ANYWHERE},
-    "migrate": {},
-    "migrate-install": {},
+    "migrate-1": {},
 }
 
 

@@ -66,11 +66,17 @@ volumeMounts:
   - {name: state, mountPath: /var/lib/supervisor}
 {{- end }}
 
-{{/* The settings of a cluster as environment variables. */}}
+{{/* The settings of a cluster as environment variables: the last one counts. `merge` would take false and "" for not given. */}}
 {{- define "supervisor.settings" -}}
 {{- $ours := ternary (dict "FLOWER_URL" (printf "http://%s-flower:5555" .root.Release.Name)) dict .root.Values.flower.enabled }}
-{{- range $name, $value := merge (dict) (.cluster.settings | default dict) .root.Values.settings $ours }}
-{{ $name }}: {{ $value | toString | quote }}
+{{- $settings := dict }}
+{{- range $given := list $ours .root.Values.settings (.cluster.settings | default dict) }}
+{{- range $name, $value := $given }}
+{{- $_ := set $settings $name ($value | toString) }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := $settings }}
+{{ $name }}: {{ $value | quote }}
 {{- end }}
 {{- end }}
 
