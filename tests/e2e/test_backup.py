@@ -37,7 +37,7 @@ from tests.support.watching import parked, rows, slurm_of, wait_for_end
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]  # minutes
 
 PAGE = REPOSITORY / "docs" / "how-to" / "back-up.md"
-KEEP_THE_LOG, EACH_NIGHT, RESTORE, START_AGAIN, RESTORE_THE_DUMP = re.findall(
+KEEP_THE_LOG, EACH_NIGHT, RESTORE, START_AGAIN, RESTORE_THE_DUMP, GO_ON = re.findall(
     r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
 )
 LONG = "#!/bin/bash\nsleep 900\n"
@@ -240,10 +240,11 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
     site.follow('psql "$ADMIN" -c "CREATE ROLE supervisor LOGIN"')
     of_the_role = site.url.set(database="restored", username="supervisor")
     restored = of_the_role.render_as_string(hide_password=False)
-    # as the page has the operator set it; the fleet stops by its processes
+    site.follow(RESTORE_THE_DUMP, RESTORED=restored)
+    # as the page has the operator set it
     grid.environment["DATABASE_URL"] = restored
     (grid.folder / "environment.json").write_text(json.dumps(grid.environment))
-    site.follow(RESTORE_THE_DUMP, RESTORED=restored)
+    site.follow(GO_ON, RESTORED=restored)
     _found_again(grid, {"before": before}, {"before": known["before"]})
     owners = rows(
         grid, "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'"

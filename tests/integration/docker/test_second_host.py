@@ -44,6 +44,7 @@ class FirstHost:
             "redis",
             "postgresql/15/main/conf.d",
             "grid-supervisor/credentials",
+            "sysctl.d",
         ):
             (self.etc / each).mkdir(parents=True)
         for name, url in CREDENTIALS.items():
@@ -60,8 +61,9 @@ class FirstHost:
             strict=True,
         ):
             shutil.copy(file, folder / name)
-        (folder / "systemctl").write_text("#!/bin/sh\n")
-        (folder / "systemctl").chmod(0o755)
+        for name in ("systemctl", "sysctl"):
+            (folder / name).write_text("#!/bin/sh\n")
+            (folder / name).chmod(0o755)
         self.folder = folder
 
     def follow(self) -> None:
