@@ -519,14 +519,10 @@ def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_o
     def cancelled() -> int:
         return sum(report["cancelled"] for report in reports(grid, before))
 
-    report = sweep_that_sees_slurm(grid)
-    assert (report["cancelled"], found(report, job_id)) == (
-        0,
-        ["duplicate"],
-    )  # seen again, by any sweep, it is cancelled
+    # at first sight, as the first one is live
     wait_until(
-        lambda: bool(sweep(grid)) and cancelled() > 0,
-        "the second to be cancelled",
+        lambda: bool(sweep_that_sees_slurm(grid)) and cancelled() > 0,
+        "a sweep to see the second",
         60.0,
         GRACE_S,
     )

@@ -29,7 +29,7 @@ from supervisor_tasks.jobs.observe import submitted_s_of_requeued
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
-from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
+from tests.support.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv
 
 UNKNOWN_ID = SlurmId(900_000)  # SLURM never gives it here
 SUBMIT_STARTED_S = """
@@ -417,11 +417,27 @@ def test_cancel__ledger_has_no_id__cancels_the_job_that_slurm_took(
 ) -> None:
     job, slurm_id = queued_job(world, site)
     world.a_minute_passes(job)
+    settled_before_the_answer = (
+        "UPDATE jobs SET state = 'SETTLED', slurm_id = NULL, slurm_submit_s = NULL"
+        " WHERE job_id = :job"
+    )
+    with world.engine.begin() as connection:
+        connection.execute(text(settled_before_the_answer), {"job": job})
+    cancel(site, site.ledger.jobs([job])[job])
+    wait_for_state(world, slurm_id, "CANCELLED")
+
+
+def test_cancel__ledger_has_an_id_by_now__leaves_the_job_alone(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    """What decides about the job by its id is another effect."""
+    job, slurm_id = queued_job(world, site)
+    world.a_minute_passes(job)
     before_the_answer = replace(
         site.ledger.jobs([job])[job], slurm_id=None, slurm_submit_s=None
     )
     cancel(site, before_the_answer)
-    wait_for_state(world, slurm_id, "CANCELLED")
+    assert world.field(slurm_id, "State") in LIVE
 
 
 def test_extend_time_limit__no_slurm_job__nothing_is_set(
