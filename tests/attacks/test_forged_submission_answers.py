@@ -17,7 +17,6 @@ from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,
-    Claimed,
     SubmitNotExecuted,
     SubmitStarted,
     Submitted,
@@ -37,6 +36,7 @@ from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import over_ssh
 from tests.support.carrying import carry_out
+from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
 
@@ -359,15 +359,7 @@ def test_refusal_that_is_false__claimed_again_while_it_is_looked_for__is_left_al
     """What SLURM has by then can be the submission of the new claim."""
     site, job_id, slurm_id = unpaid_job(world, site, attackers_home, "a refusal")
     refused = job_of(site, job_id)
-    again = Claimed(
-        job_id=job_id,
-        customer=refused.customer,
-        provider=refused.provider,
-        claim_key="again:0",
-        definition=refused.definition,
-        time_limit_min=refused.time_limit_min,
-        at=(901, 0),
-    )
+    again = claimed_again(refused, 901)
     pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
     site.ledger.record(JobChange(job_id, pending), JobChange(job_id, again))
     world.a_minute_passes(job_id)

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.wallet import TooDearError, Write
+from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, refusing_node
 from tests.support.wallet_harness import (
     ChainHarness,
@@ -90,22 +91,13 @@ def provider(chain: Chain) -> Account:
 def node(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
     """A server that answers each POST in this way."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             answer(self)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        yield url
 
 
 ASK = """

@@ -25,7 +25,7 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
+from supervisor_tasks.jobs.model import Address, Definition, Job, JobId, SlurmId
 from supervisor_tasks.ledger.database import open_engine, read_connection
 from supervisor_tasks.ledger.due import Execute
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
@@ -143,6 +143,19 @@ def claim(number: int) -> Claimed:
         ),
         time_limit_min=10,
         at=(7, number),
+    )
+
+
+def claimed_again(job: Job, block: int) -> Claimed:
+    """The event of a later claim of a job that was given back."""
+    return Claimed(
+        job_id=job.job_id,
+        customer=job.customer,
+        provider=job.provider,
+        claim_key="again:0",
+        definition=job.definition,
+        time_limit_min=job.time_limit_min,
+        at=(block, 0),
     )
 
 

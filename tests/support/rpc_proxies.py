@@ -1,10 +1,9 @@
 """Proxies of a chain's node that answer some requests themselves."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import requests
@@ -12,6 +11,7 @@ import requests
 from devgrid.chain.chain import Chain
 from devgrid.machine import deadline
 from supervisor_tasks.wallet.raw_transaction import TransactionFields, decode
+from tests.support.http_servers import Quiet, http_server
 
 Call = dict[str, Any]
 
@@ -25,7 +25,7 @@ def node_proxy(
     """
     methods: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             calls = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             methods.extend(call["method"] for call in calls)
@@ -36,17 +36,8 @@ def node_proxy(
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield methods, f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        yield methods, url
 
 
 def real_answers(chain: Chain, calls: list[Call]) -> list[Any]:

@@ -3,12 +3,11 @@ a time only.
 """
 
 import json
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -35,6 +34,7 @@ from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.reconciliation import backfill
+from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (
     CUSTOMERS,
@@ -91,7 +91,7 @@ class Picky:
 
 @contextmanager
 def serving(node: Picky) -> Iterator[Picky]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = node.answer(self.rfile.read(int(self.headers["Content-Length"])))
             with suppress(OSError):  # who asked has heard enough
@@ -100,18 +100,9 @@ def serving(node: Picky) -> Iterator[Picky]:
                 self.end_headers()
                 self.wfile.write(content)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing on the terminal."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            node.url = f"http://127.0.0.1:{server.server_port}"
-            yield node
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        node.url = url
+        yield node
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,6 @@ from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,
-    Claimed,
     ScriptFetched,
     SubmissionNotFound,
     SubmitRejected,
@@ -62,6 +61,7 @@ from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
 from supervisor_tasks.slurm.ssh_command import CUT_LATER_S
 from tests.support.carrying import carry_out
+from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, LIVE, PATHS, PATIENCE_S, SubmissionEnv
 from tests.support.transports import REST, SSH, OnlySsh, only_ssh
@@ -430,15 +430,7 @@ def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(
 ) -> None:
     job, slurm_id = unclear(world, site, LONG)
     first = site.ledger.jobs([job])[job]
-    again = Claimed(
-        job_id=job,
-        customer=first.customer,
-        provider=first.provider,
-        claim_key="again:0",
-        definition=first.definition,
-        time_limit_min=first.time_limit_min,
-        at=(901, 0),
-    )
+    again = claimed_again(first, 901)
     pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
     fetched = ScriptFetched(LONG, "")
     site.ledger.record(

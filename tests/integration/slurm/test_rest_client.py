@@ -20,6 +20,7 @@ from supervisor_tasks.slurm.rest_client import (
     RestCutError,
     RestUnavailableError,
 )
+from tests.support.http_servers import Quiet, http_server
 
 TIMEOUT_S = 60.0
 PING = b'{"pings": [{"hostname": "h", "pinged": "UP"}]}'
@@ -39,16 +40,13 @@ def answering(
     """A server with TLS: the tokens that it has got, and its port."""
     tokens: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             tokens.append(self.headers["X-SLURM-USER-TOKEN"])
             self.send_response(200)
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"{}")
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates.cert, certificates.key)
@@ -107,7 +105,7 @@ def offering(*versions: str) -> Iterator[tuple[list[str], str]]:
     """
     paths: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             paths.append(self.path)
             known = self.path.split("/")[2] in versions
@@ -118,17 +116,8 @@ def offering(*versions: str) -> Iterator[tuple[list[str], str]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield paths, f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        yield paths, url
 
 
 def test_request__slurmrestd_has_the_newer_api__is_asked_by_it() -> None:
@@ -170,7 +159,7 @@ def sending(*pieces: bytes, every_s: float = 0.0, **headers: str) -> Iterator[st
     """A server that answers with these pieces, with a pause before each; its URL."""
     over = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(sum(map(len, pieces))))
@@ -182,18 +171,11 @@ def sending(*pieces: bytes, every_s: float = 0.0, **headers: str) -> Iterator[st
                     over.wait(every_s)
                     self.wfile.write(piece)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
+    with http_server(Handler) as url:
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield url
         finally:
             over.set()
-            server.shutdown()
-            thread.join()
 
 
 def answer_of(url: str, timeout_s: float = TIMEOUT_S) -> RestAnswer:

@@ -43,6 +43,7 @@ from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
 from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write
+from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (
     ChainHarness,
@@ -125,7 +126,7 @@ KEYED = ("/v3/0123456789abcdef?apikey=fedcba9876543210", "/ab1?k=cd2", "/ext/bc/
 KEYS = ("0123456789abcdef", "fedcba9876543210", "ab1", "cd2", "zebra", "u5r", "p4w")
 
 
-class _Unauthorized(BaseHTTPRequestHandler):
+class _Unauthorized(Quiet, BaseHTTPRequestHandler):
     status = 401
 
     def do_POST(self) -> None:
@@ -135,9 +136,6 @@ class _Unauthorized(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
 
 
 class _Talkative(_Unauthorized):
@@ -189,14 +187,8 @@ def answering(body: str) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(whole)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Parrot) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Parrot) as url:
+        yield url
 
 
 GARBAGE = [
