@@ -59,7 +59,7 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
-from supervisor_tasks.slurm.ssh_command import CUT_LATER_S
+from supervisor_tasks.slurm.ssh_command import CUT_LATER_S, MAX_OUTPUT
 from tests.support.carrying import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
@@ -805,9 +805,10 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
         argv: Sequence[str],
         stdin: bytes = b"",
         timeout_s: float = COMMAND_TIMEOUT_S,
+        max_output: int = MAX_OUTPUT,
     ) -> CommandAnswer:
         asked.append(timeout_s + CUT_LATER_S)
-        return run(ssh, user, argv, stdin, timeout_s)
+        return run(ssh, user, argv, stdin, timeout_s, max_output)
 
     monkeypatch.setattr(Ssh, "run", timed)
     assert world.carry_out(searching, job).state is State.READY
