@@ -19,8 +19,8 @@ local SPARE_LINES = 1000 -- of the file of used tokens, before the script rewrit
 local CODE_DIGITS = 64
 -- SLURM limits comments and names to 1024 characters, but only after this script has seen them. The code of a long text takes
 -- long, and slurmctld waits for it.
-local FIRST_ENDED_STATE = 3 -- of slurm.h: PENDING, RUNNING and SUSPENDED come before
 local MAX_TEXT = 2048
+local FIRST_ENDED_STATE = 3 -- of slurm.h: PENDING, RUNNING and SUSPENDED come before
 
 local supervisor = {}
 

@@ -59,8 +59,10 @@ def stop_without_id(job: Job) -> tuple[Effect, ...]:
     journal shows whether a submission of it ever began: the customer's login session
     may have denied that (jobs/cancel.py).
     """
-    if job.slurm_id is not None or job.state is State.REFUSED:
-        return ()  # what made it REFUSED has opened it
+    if job.slurm_id is not None:
+        return ()
+    if job.state is State.REFUSED:
+        return ()  # what made it REFUSED has opened the effect
     if job.state is State.SUBMITTING:
         return (Effect(EffectKind.CANCEL, BEFORE_SECOND_SEARCH_S),)
     return (Effect(EffectKind.CANCEL),)

@@ -242,8 +242,9 @@ def _submitted_since(
     # of an earlier claim, or of another ledger; SLURM shows none of these as taken
     unknown = dict[JobId, float]()
     for job_id, records in found.items():
-        is_earlier = (past[job_id].earlier_s, past[job_id].unknown_claim) != (None,) * 2
-        if isinstance(records, SlurmRecords) and is_earlier and not records.taken:
+        if not past[job_id].has_earlier_claim:
+            continue
+        if isinstance(records, SlurmRecords) and not records.taken:
             unknown[job_id] = ages[job_id]
     logs: Mapping[JobId, bool | Exception] = {}
     if unknown:

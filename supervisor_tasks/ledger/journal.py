@@ -141,6 +141,13 @@ class Past:
     earlier_s: float | None = None
     unknown_claim: int | None = None
 
+    @property
+    def has_earlier_claim(self) -> bool:
+        """Whether SLURM may have the job from an earlier claim, or from another
+        ledger.
+        """
+        return self.earlier_s is not None or self.unknown_claim is not None
+
 
 @dataclass(frozen=True, slots=True)
 class SubmissionTimes:

@@ -527,6 +527,8 @@ def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_o
         GRACE_S,
     )
     assert cancelled() == 1
+    seen = [report for report in reports(grid, before) if report["cancelled"]]
+    assert [found(report, job_id) for report in seen] == [["duplicate"]]
     wait_until(
         lambda: second not in live(grid, job_id),
         "the second to be cancelled",
