@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from queue import Empty, SimpleQueue
+from sys import getsizeof
 
 import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES, LeaseDue
-from supervisor_tasks.jobs.events import Event
+from supervisor_tasks.jobs.events import Event, ScriptFetched
 from supervisor_tasks.jobs.group import EffectOutcome, Group
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.jobs.outcome_recorder import OutcomeRecorder, Start
@@ -32,6 +33,10 @@ log = structlog.get_logger()
 
 RECORD_EVERY_S = 0.25  # after a commit, outcomes wait this long for others
 RECORD_AT_MOST = 100  # outcomes in one transaction
+# While outcomes of more bytes than this wait for their commit, a thread begins no other
+# group. A fetched script has up to 4 MiB, and 64 of them could wait.
+MAX_UNRECORDED_BYTES = 8 * 1024 * 1024
+MAX_WAIT_FOR_COMMIT_S = 60.0  # of such a thread
 
 Members = Sequence[tuple[Job, OpenEffect]]
 
@@ -67,6 +72,8 @@ class Batch:
         )
         self._items: SimpleQueue[_Item] = SimpleQueue()
         self._lock = threading.Lock()
+        self._unrecorded_bytes = 0
+        self._has_room = threading.Condition()
         self._asked = False
         self._runs = False
         # Only the thread that runs the batch uses these.
@@ -97,7 +104,11 @@ class Batch:
                 log.warning("effect_lease_failed", kind=self._kind, error=repr(error))
                 failure = error
             if self._groups:
-                self._record(self._gather())
+                items = self._gather()
+                try:
+                    self._record(items)
+                finally:
+                    self._forget_bytes(items)
         if failure is not None:
             raise failure
 
@@ -153,7 +164,7 @@ class Batch:
     def _begin(self, members: Members) -> None:
         self._groups += 1
         self._jobs |= {effect: job for job, effect in members}
-        group = Group(self._context, members, self._start, self._items.put)
+        group = Group(self._context, members, self._start, self._answered)
         carrying_out = self._pool.submit(self._carry_out, group)
         carrying_out.add_done_callback(partial(self._ended, group, self._polls))
 
@@ -167,6 +178,16 @@ class Batch:
         )
         with log_context, timed(BATCHES, self._kind.value):
             self._policy.carry_out(group)
+        with self._has_room:
+            self._has_room.wait_for(
+                lambda: self._unrecorded_bytes <= MAX_UNRECORDED_BYTES,
+                MAX_WAIT_FOR_COMMIT_S,
+            )
+
+    def _answered(self, outcome: EffectOutcome) -> None:
+        with self._has_room:
+            self._unrecorded_bytes += _bytes(outcome)
+        self._items.put(outcome)
 
     def _ended(self, group: Group, polls: int, done: "Future[None]") -> None:
         """Answer each effect of the group that has no answer yet, with the error that
@@ -213,6 +234,13 @@ class Batch:
             ended += isinstance(item, _Ended)
         return 2 * ended >= self._groups
 
+    def _forget_bytes(self, items: Sequence[_Item]) -> None:
+        with self._has_room:
+            for item in items:
+                if isinstance(item, EffectOutcome):
+                    self._unrecorded_bytes -= _bytes(item)
+            self._has_room.notify_all()
+
     def _record(self, items: Sequence[_Item]) -> None:
         # the first outcome of each effect that has none yet
         first = dict[OpenEffect, EffectOutcome]()
@@ -244,6 +272,13 @@ class Batch:
         if self._is_full(group.effects) or self._polls > group.polls:
             # effects that became due meanwhile may wait for the end of this group
             self._asked = True
+
+
+def _bytes(outcome: EffectOutcome) -> int:
+    """The memory that an outcome takes, as far as it can be much."""
+    if isinstance(outcome.event, ScriptFetched):
+        return getsizeof(outcome.event.script)
+    return 0
 
 
 def _customer(member: tuple[Job, OpenEffect]) -> str:

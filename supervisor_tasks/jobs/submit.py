@@ -14,9 +14,10 @@ may have said that nothing ran, and may have submitted the job itself.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -51,10 +52,18 @@ from supervisor_tasks.slurm.submit_once import Fate, fate_of, submit_once
 
 log = structlog.get_logger()
 
+Item = TypeVar("Item")
+Members = Sequence[tuple[Job, OpenEffect]]
+
+# The most that the scripts of one command have together. The worker holds several
+# copies of them in memory, for each of its threads. It is the size of the largest
+# script (MAX_MESSAGE_BYTES in grid/grpc_channels.py).
+COMMAND_SCRIPT_BYTES = 4 * 1024 * 1024
+
 
 def submit(group: Group) -> None:
-    """Submit the jobs that are ready, in one command. Then search for the jobs that
-    SLURM may have already.
+    """Submit the jobs that are ready, in one command, or in more if their scripts are
+    large. Then search for the jobs that SLURM may have already.
     """
     require_expected_cluster(group.context)
     ready = list[tuple[Job, OpenEffect]]()
@@ -64,20 +73,56 @@ def submit(group: Group) -> None:
             sought.append((job, effect))
         else:
             ready.append((job, effect))
-    if ready:
+    parts = _parts(group, ready)
+    for number, part in enumerate(parts):
+        if number > 0:
+            _extend_leases(group, *parts[number:], sought)
         try:
-            _submit_ready(group, ready)
-        except Exception as error:  # noqa: BLE001  the answer of those that have none; the search goes on all the same
-            group.failed(error, ready)
+            _submit_ready(group, part)
+        except Exception as error:  # noqa: BLE001  the answer of those that have none; the others go on all the same
+            group.failed(error, part)
     if not sought:
         return
     if ready:
         # a search may take minutes
-        group.context.ledger.effects.extend([effect for _, effect in sought])
+        _extend_leases(group, sought)
     search_cut_off_submissions(group, sought)
 
 
-def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
+def _parts(group: Group, ready: Members) -> Sequence[Members]:
+    """The jobs of each command."""
+    if len(ready) < 2:
+        return [ready] if ready else []
+    sizes = group.context.ledger.script_bytes([job.job_id for job, _ in ready])
+    return parts_within(
+        ready, lambda member: sizes.get(member[0].job_id, 0), COMMAND_SCRIPT_BYTES
+    )
+
+
+def parts_within(
+    items: Sequence[Item], size: Callable[[Item], int], most: int
+) -> list[Sequence[Item]]:
+    """Divide the items into parts, in their order. The sizes in a part add up to `most`
+    at most; a larger item is a part of its own. Pure.
+    """
+    parts = list[Sequence[Item]]()
+    first = filled = 0
+    for place, item in enumerate(items):
+        if place > first and filled + size(item) > most:
+            parts.append(items[first:place])
+            first, filled = place, 0
+        filled += size(item)
+    if items:
+        parts.append(items[first:])
+    return parts
+
+
+def _extend_leases(group: Group, *parts: Members) -> None:
+    effects = [effect for part in parts for _, effect in part]
+    group.context.ledger.effects.extend(effects)
+
+
+def _submit_ready(group: Group, members: Members) -> None:
     context, cluster = group.context, group.context.slurm.cluster
     require_not_held(context.ledger)
     past = context.ledger.journal.before_submission([job.job_id for job, _ in members])
@@ -109,7 +154,7 @@ class _Begun:
 
 def _commit_submitting(
     group: Group,
-    members: Sequence[tuple[Job, OpenEffect]],
+    members: Members,
     scripts: Mapping[JobId, str],
     past: Mapping[JobId, Past],
 ) -> _Begun | None:
@@ -150,7 +195,7 @@ def _submitted(slurm_id: SlurmId | Exception) -> Submitted:
 
 
 def _new(
-    group: Group, members: Sequence[tuple[Job, OpenEffect]], past: Mapping[JobId, Past]
+    group: Group, members: Members, past: Mapping[JobId, Past]
 ) -> list[tuple[Job, OpenEffect]]:
     """Return the members whose jobs SLURM has never had. Answers the others."""
     earlier = earlier_submissions(

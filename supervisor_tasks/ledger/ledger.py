@@ -292,6 +292,22 @@ class Ledger:
             )
             return dict(rows.all())
 
+    def script_bytes(self, job_ids: Iterable[str]) -> dict[JobId, int]:
+        """How many bytes the scripts of these jobs have. Jobs without a script are left
+        out.
+        """
+        these = (
+            JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+            JOBS.c.script.is_not(None),
+        )
+        with read_connection(self.engine) as connection:
+            rows = connection.execute(
+                select(JOBS.c.job_id, func.octet_length(JOBS.c.script)).where(
+                    JOBS.c.cluster == self.cluster, *these
+                )
+            )
+            return dict(rows.all())
+
     def owners(self, submit_s: Mapping[SlurmId, int]) -> dict[SlurmId, set[JobId]]:
         """Which of the ledger's jobs these SLURM jobs are. `submit_s`: when SLURM got
         each.

@@ -3,6 +3,7 @@ whose node lags, and a real ledger.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_definitions import JobDefinitions
+from supervisor_tasks.jobs.batch import MAX_UNRECORDED_BYTES, Batch
+from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES
 from supervisor_tasks.jobs.model import (
@@ -237,6 +240,37 @@ def test_script_longer_than_slurm_takes__ends_the_job_at_the_first_try(
     assert outcome is not None
     assert outcome.status is ChainStatus.FAILED
     assert "larger than max" in outcome.reason
+
+
+def test_fetch__large_scripts_that_cannot_be_recorded_yet__no_more_are_fetched(
+    fetching: Fetching,
+) -> None:
+    """Scripts of 4 MiB would fill the memory of the worker."""
+    mib = 2**20
+    large = "#!/bin/sh\n" + "#" * mib
+    policy = BATCH_POLICIES[EffectKind.FETCH]
+    most = policy.parallel + MAX_UNRECORDED_BYTES // mib
+    assert most < policy.max_groups
+    location = script_store.store_script(fetching.scripts, large)
+    job_ids = [fetching.claim(location=location) for _ in range(most + 4)]
+    answers = list[None]()
+    fetching.before_answer = lambda: answers.append(None)
+    batch = Batch(fetching.site, EffectKind.FETCH)
+    try:
+        with (
+            ThreadPoolExecutor(1) as threads,
+            fetching.fleet.engine.begin() as connection,
+        ):
+            connection.execute(text("LOCK TABLE events IN SHARE ROW EXCLUSIVE MODE"))
+            threads.submit(batch.run, lambda: True)
+            wait_until(lambda: len(answers) >= policy.parallel, "scripts", 60.0)
+            with pytest.raises(TimeoutError):
+                wait_until(lambda: len(answers) > most, "one more", 2.0)
+    finally:
+        fetching.before_answer = lambda: None
+        batch.close()
+    jobs = fetching.site.ledger.jobs(job_ids)
+    assert {jobs[job_id].state for job_id in job_ids} == {State.READY}
 
 
 def test_fetch__service_denies_the_job_for_good__ends_it_after_the_last_try(

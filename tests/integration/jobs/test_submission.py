@@ -50,6 +50,7 @@ from supervisor_tasks.jobs.model import (
     State,
 )
 from supervisor_tasks.jobs.monitor import poll_jobs
+from supervisor_tasks.jobs.submit import COMMAND_SCRIPT_BYTES
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
@@ -250,6 +251,24 @@ def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
     assert in_slurm == {
         job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()
     }
+
+
+def test_large_scripts_of_one_customer__go_in_several_commands(
+    world: SubmissionEnv, site: WorkerContext, new_customer: Address
+) -> None:
+    large = f"{LONG}# {'#' * (COMMAND_SCRIPT_BYTES // 2)}\n"
+    scripts = [large, large, LONG, large]
+    jobs = [world.new_job(site, script, new_customer) for script in scripts]
+    carry_out(site, *(world.effect_id(job) for job in jobs))
+    with world.engine.connect() as connection:
+        query = text(
+            "SELECT count(*) FROM events WHERE name = 'SubmitStarted' AND job_id = ANY(:jobs)"
+            " GROUP BY xmin::text"  # by transaction
+        )
+        begun_together = list(connection.scalars(query, {"jobs": jobs}))
+    assert sorted(begun_together) == [1, 1, 2]
+    for job, script in zip(jobs, scripts, strict=True):
+        assert_submitted_once(world, site, job, script)
 
 
 def test_slow_network__is_only_slow(
