@@ -64,7 +64,7 @@ BATCH_POLICIES = {
     ),
     EffectKind.CANCEL: BatchPolicy(
         carry_out=one_by_one(lambda context, job, _: cancel(context, job)),
-        lease_due=_due(EffectKind.CANCEL),
+        lease_due=lambda ledger, groups: ledger.effects.lease_cancellations(groups),
         parallel=4,
         queued=12,
     ),

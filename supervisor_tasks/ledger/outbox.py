@@ -168,9 +168,20 @@ class Effects:
         This process holds them until it records them as done, postpones or parks them,
         or ends.
         """
+        return self._lease(outbox_sql.LEASE, kinds, most)
+
+    def lease_cancellations(self, most: int) -> list[OpenEffect]:
+        """Take due cancellations as `lease` does, those of jobs with a SLURM id
+        first.
+        """
+        return self._lease(outbox_sql.LEASE_CANCELLATIONS, [EffectKind.CANCEL], most)
+
+    def _lease(
+        self, statement: TextClause, kinds: Iterable[EffectKind], most: int
+    ) -> list[OpenEffect]:
         parameters = self._lease_parameters(kinds) | {"most": most}
         with crash_point(CrashPoint.LEASE), read_connection(self._engine) as connection:
-            found = open_effects(connection.execute(outbox_sql.LEASE, parameters))
+            found = open_effects(connection.execute(statement, parameters))
         return found or self._lease_alone(parameters)
 
     def lease_groups(self, most_groups: int, of_one: int) -> list[OpenEffect]:

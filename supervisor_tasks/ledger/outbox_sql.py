@@ -129,6 +129,19 @@ LEASE = leasing(
     """
 )
 
+# As LEASE, for cancellations. Those of jobs that SLURM has under a known id come first:
+# they end time that is paid for. The others are looks at SLURM, four for each refused
+# job, and a customer can have thousands of refused jobs.
+LEASE_CANCELLATIONS = leasing(
+    """
+    SELECT id FROM effects
+    WHERE {due} AND kind = 'cancel' AND lease IS NULL AND unexpected_failures < :alone_after
+    ORDER BY (
+        SELECT slurm_id IS NULL FROM jobs WHERE jobs.cluster = effects.cluster AND jobs.job_id = effects.job_id
+    ), due_at LIMIT :most FOR UPDATE SKIP LOCKED
+    """
+)
+
 # Whether a lease of these kinds may find something.
 ANY_DUE = text(
     f"SELECT EXISTS (SELECT FROM effects WHERE {_DUE} AND kind = ANY(:kinds) AND lease IS NULL)"  # noqa: S608

@@ -276,6 +276,32 @@ def test_lease__taken__no_other_worker_gets_it(
     other.holder.close()
 
 
+def test_lease_cancellations__jobs_without_a_slurm_id_are_due_first__come_last(
+    ledger: Ledger, engine: Engine
+) -> None:
+    refused = [JobId(f"0x{number:064x}") for number in range(1, 4)]
+    runs = JobId(f"0x{4:064x}")
+    for number, job in enumerate((*refused, runs)):
+        claim = replace(CLAIM, job_id=job, claim_key=f"claim:{number}")
+        ledger.record(JobChange(job, claim))
+        ledger.record(JobChange(job, ScriptFetched("echo", "")))
+        ledger.record(JobChange(job, SubmitStarted(10)))
+    for job in refused:
+        ledger.record(JobChange(job, SubmitRejected("no", token_s=200.0)))
+    with engine.begin() as connection:
+        due = (
+            "UPDATE effects SET due_at = now() - interval '1 min' WHERE kind = 'cancel'"
+        )
+        connection.execute(text(due))
+    ledger.record(JobChange(runs, Submitted(SlurmId(7))))
+    ledger.record(JobChange(runs, CancelRequested()))
+    first, second = ledger.effects.lease_cancellations(2)
+    assert {first.job_id, second.job_id} - {*refused} == {runs}
+    rest = ledger.effects.lease_cancellations(16)
+    assert len(rest) == 2
+    assert {effect.job_id for effect in rest} < {*refused}
+
+
 def test_cut_off__others_submitted_meanwhile__counts_those_between_first_and_last(
     ledger: Ledger, engine: Engine
 ) -> None:

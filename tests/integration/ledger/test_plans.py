@@ -340,6 +340,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "leases of the dead": lambda ledger, _: free_leases(ledger),
     "lease of an effect alone": lambda ledger, _: lease_alone(ledger),
     "lease of submissions": lambda ledger, _: ledger.effects.lease_groups(16, 20),
+    "lease of cancellations": lambda ledger, _: ledger.effects.lease_cancellations(16),
     "before_submission": lambda ledger, _: ledger.journal.before_submission(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
