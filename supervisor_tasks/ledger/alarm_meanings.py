@@ -71,6 +71,12 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "The oldest open transaction has not been mined for WALLET_STUCK_AFTER_S. Nothing is claimed.",
         "Read its last error (`supervisor tx list --open`); raise WALLET_MAX_WEI_PER_GAS if the gas price is above it.",
     ),
+    AlarmName.TRANSACTION_TOO_DEAR: Meaning(
+        "A claim, report or registration would cost more than WALLET_MAX_WEI_PER_TX at the prices that the RPC endpoint"
+        " reports. It is not signed.",
+        "Compare the endpoint's gas price with another one's. If it is true, raise WALLET_MAX_WEI_PER_TX or wait; else"
+        " remove the endpoint.",
+    ),
     AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT: Meaning(
         "The chain has transactions of this wallet that the ledger did not write.",
         "Find the other program that has the wallet's key. Two fleets on one wallet are slow.",
@@ -225,6 +231,7 @@ CRITICAL = frozenset(
         AlarmName.WRONG_CHAIN,
         AlarmName.WALLET_EMPTY,
         AlarmName.TRANSACTION_STUCK,
+        AlarmName.TRANSACTION_TOO_DEAR,
         AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT,
         AlarmName.FOREIGN_CLAIMS,
         AlarmName.CONTRACT_RETIRED,

@@ -24,6 +24,8 @@ class AlarmName(StrEnum):
     WRONG_CHAIN = "wrong_chain"
     WALLET_EMPTY = "wallet_empty"
     TRANSACTION_STUCK = "transaction_stuck"
+    # at the node's prices; it is not signed
+    TRANSACTION_TOO_DEAR = "transaction_too_dear"
     UNKNOWN_TRANSACTION_ON_ACCOUNT = "unknown_transaction_on_account"
     FOREIGN_CLAIMS = "foreign_claims"
     CONTRACT_RETIRED = "contract_retired"

@@ -14,7 +14,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition, Duration
 from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
 from supervisor_tasks.ledger.transactions import OldestOpen
-from supervisor_tasks.wallet.wallet import WalletEmptyError
+from supervisor_tasks.wallet.wallet import TooDearError, WalletEmptyError
 
 CHAIN_ANSWERED = "chain"  # the tick that a worker leaves when the chain has answered
 SILENT_S = 60.0  # a restart of the node is no alarm
@@ -28,6 +28,7 @@ AWAY_ADVICE = (
 QUIET_S = {  # an alarm ends if its cause has not come again for so long
     AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT: 3600.0,
     AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
+    AlarmName.TRANSACTION_TOO_DEAR: 300.0,  # each is tried again within a minute
     AlarmName.ENDPOINTS_DISAGREE: 300.0,
     AlarmName.CLAIMS_REVERTING: claim_backoff.QUIET_S,
 }
@@ -47,7 +48,7 @@ def chain_watched(context: WorkerContext) -> Iterator[None]:
             context.ledger.alarms.on(AlarmName.WRONG_CHAIN, error=str(error))
         _record_failure(context, str(error))
         raise
-    except WalletEmptyError:
+    except (WalletEmptyError, TooDearError):
         _record_success(context)
         raise
     _record_success(context)

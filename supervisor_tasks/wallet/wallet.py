@@ -240,15 +240,19 @@ class Wallet:
     def _require_none_too_dear(
         self, writes: Sequence[Write], state: AccountState
     ) -> None:
-        """Raises TooDearError for the first write that costs more than the bound."""
+        """Calls the operator and raises TooDearError for the first write that costs
+        more than the bound.
+        """
         for write in writes:
             if self._too_dear(write, state.market):
-                raise TooDearError(
+                error = TooDearError(
                     write.purpose,
                     write.known_gas,
                     state.market.least_wei,
                     self.bounds.wei_per_tx,
                 )
+                self.alarms.on(AlarmName.TRANSACTION_TOO_DEAR, error=str(error))
+                raise error
 
     def _too_dear(self, write: Write, market: Market) -> bool:
         """Whether the write could not be mined within the bound. It would wait for ever
