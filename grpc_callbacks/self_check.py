@@ -88,10 +88,7 @@ def _log_stuck(error: str) -> None:
     log takes no more lines.
     """
     logging = threading.Thread(
-        target=log.critical,
-        args=("callbacks_stuck",),
-        kwargs={"error": error},
-        daemon=True,
+        target=lambda: log.critical("callbacks_stuck", error=error), daemon=True
     )
     logging.start()
     logging.join(LOG_S)

@@ -46,6 +46,7 @@ from supervisor_tasks.monitoring.checks import (
     LoginNodeAnswers,
     RestAnswers,
 )
+from supervisor_tasks.monitoring.loop_guard import start_loop_guard
 
 log = structlog.get_logger()
 
@@ -53,11 +54,20 @@ MARK_EVERY_S = 1.0
 
 
 def serve(
-    settings: Settings, process: str, dependencies: Dependencies
+    settings: Settings,
+    process: str,
+    dependencies: Dependencies,
+    *,
+    guarded: bool = False,
 ) -> ProbeServer | None:
-    """Answer at HEALTH_ADDRESS, if it is set. Raises SettingsError if the address is
-    not available.
+    """Answer at HEALTH_ADDRESS, if it is set. With `guarded`, end the process when its
+    loop stands, whether the address is set or not. Raises SettingsError if the address
+    is not available.
     """
+    if guarded or settings.health_address is not None:
+        dependencies.start()
+    if guarded:
+        start_loop_guard(LOOP, dependencies, process)
     if settings.health_address is None:
         return None
     registry = CollectorRegistry()
@@ -71,7 +81,6 @@ def serve(
         line = f"HEALTH_ADDRESS: found {settings.health_address!r}; expected a free one of this machine ({error})"
         raise SettingsError([line]) from error
     register_process(registry, settings.cluster_name, process, LOOP, dependencies)
-    dependencies.start()
     server.start()
     log.info(
         "probes_served",
@@ -98,6 +107,7 @@ def serve_metrics(
     register_process(registry, cluster, "metrics", loop, dependencies)
     registry.register(ledger)
     dependencies.start()
+    start_loop_guard(loop, dependencies, "metrics")
     server.start()
     return server
 
@@ -211,17 +221,16 @@ def serve_beat(**_: object) -> None:
             services(
                 database(database_url(settings), holds_loop=True), _broker(settings)
             ),
+            guarded=True,
         )
 
 
 def serve_flower(settings: Settings) -> None:
     """Serve the probes before Flower starts. Its loop is tornado's, of this thread."""
-    if settings.health_address is None:
-        return
     from tornado.ioloop import PeriodicCallback
 
     PeriodicCallback(LOOP.mark, MARK_EVERY_S * 1000).start()
-    serve(settings, "flower", services(_broker(settings)))
+    serve(settings, "flower", services(_broker(settings)), guarded=True)
 
 
 def serve_callbacks(settings: Settings) -> ProbeServer | None:

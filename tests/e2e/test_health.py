@@ -30,6 +30,7 @@ from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from plugins.probes.dependencies import EVERY_S
 from plugins.probes.progress import STANDS_AFTER_S
+from supervisor_tasks.monitoring.loop_guard import LOOK_EVERY_S, LOOKS, STANDS_FOR_S
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.holding import main_thread_held
 from tests.support.marks import in_chaos
@@ -322,6 +323,25 @@ def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(
         others = [other for other in PROCESSES if other != name]
         assert all(probes.ask(other, "livez")[0] == 200 for other in others)
     wait_until(lambda: probes.ask(name, "livez")[0] == 200, "the loop to go on", 30.0)
+
+
+@pytest.mark.parametrize("name", ["beat", in_chaos("flower"), "metrics"])
+def test_process_whose_loop_stands_for_a_minute__ends_with_a_line(
+    probes: Probes, name: str
+) -> None:
+    """systemd and compose start a process again only when it ends."""
+    processes = probes.grid.processes
+    held = processes.find(name)
+    with main_thread_held(processes, name, lambda: probes.ask(name, "livez")[0] != 0):
+        wait_until(
+            lambda: probes.ask(name, "livez")[0] == 0,
+            f"{name} to end",
+            STANDS_FOR_S + LOOKS * LOOK_EVERY_S + 15,
+        )
+    wait_until(lambda: held.process() is None, f"{name} to be gone", 10.0)
+    assert "main_loop_stands" in (processes.logs / f"{name}.log").read_text()
+    processes.start_again(name)
+    probes.wait_for(name, 200)
 
 
 @pytest.mark.quiet_machine

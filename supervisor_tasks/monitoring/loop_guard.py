@@ -1,0 +1,86 @@
+"""Ends a process whose main loop stands. systemd and compose restart a process only
+when it ends; Kubernetes also asks /livez.
+
+Beat, Flower and `supervisor metrics` have this guard. A worker and the gRPC process
+have guards of their own, which know more (messaging/consumer.py,
+grpc_callbacks/self_check.py).
+"""
+
+import os
+import threading
+import time
+
+import structlog
+
+from plugins.probes.dependencies import Dependencies
+from plugins.probes.progress import Progress
+
+log = structlog.get_logger()
+
+STANDS_FOR_S = 60.0
+LOOK_EVERY_S = 5.0
+# A process that was suspended as a whole goes on, and its loop comes round between two
+# looks.
+LOOKS = 2
+LOG_WITHIN_S = 2.0
+EXIT_STATUS = 1
+
+
+class LoopGuard:
+    """Decides whether the process must end. Pure but for the loop's clock."""
+
+    def __init__(self, loop: Progress, dependencies: Dependencies) -> None:
+        self._loop = loop
+        self._dependencies = dependencies
+        self._looks = 0
+
+    def stands(self) -> bool:
+        """Whether the loop has come round at none of LOOKS looks in a row, and for
+        STANDS_FOR_S. A loop that waits for a service that does not answer does not
+        stand, nor does that of a process that was asked to end.
+        """
+        if self._dependencies.hold_loop:
+            self._loop.mark()
+        if self._loop.ending or self._loop.age_s < STANDS_FOR_S:
+            self._looks = 0
+        else:
+            self._looks += 1
+        return self._looks >= LOOKS
+
+
+def start_loop_guard(loop: Progress, dependencies: Dependencies, process: str) -> None:
+    """Start the thread that ends the process when its loop stands. `dependencies` must
+    be started.
+    """
+    threading.Thread(
+        target=_watch,
+        args=(LoopGuard(loop, dependencies), loop, process),
+        name="loop-guard",
+        daemon=True,
+    ).start()
+
+
+def _watch(guard: LoopGuard, loop: Progress, process: str) -> None:
+    while not guard.stands():
+        time.sleep(LOOK_EVERY_S)  # the looks must lie apart
+    _log_end(process, loop.age_s)
+    # a normal end waits for the main thread
+    os._exit(EXIT_STATUS)
+
+
+def _log_end(process: str, age_s: float) -> None:
+    """Log in another thread, for LOG_WITHIN_S at most: the loop may stand because the
+    log takes no more lines.
+    """
+
+    def log_it() -> None:
+        log.critical(
+            "main_loop_stands",
+            process=process,
+            age_s=round(age_s),
+            advice="the process ends; start it again",
+        )
+
+    logging = threading.Thread(target=log_it, daemon=True)
+    logging.start()
+    logging.join(LOG_WITHIN_S)

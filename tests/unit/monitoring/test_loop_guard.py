@@ -1,0 +1,89 @@
+"""Whether a process must end because its main loop stands: without threads and clocks."""
+
+from collections.abc import Callable
+
+import pytest
+
+from plugins.probes.dependencies import Dependencies, Dependency
+from plugins.probes.progress import Progress
+from supervisor_tasks.monitoring.loop_guard import (
+    LOOK_EVERY_S,
+    LOOKS,
+    STANDS_FOR_S,
+    LoopGuard,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def away() -> None:
+    raise ConnectionRefusedError
+
+
+def answers() -> None:
+    """The service answers."""
+
+
+def asked(
+    clock: Clock, check: Callable[[], None], *, holds_loop: bool = True
+) -> Dependencies:
+    dependency = Dependency("broker", check, holds_loop=holds_loop)
+    dependencies = Dependencies(dependency, log_failure=lambda *_: None, clock=clock)
+    dependencies.ask(dependency)
+    return dependencies
+
+
+def looks_until_end(
+    clock: Clock, loop: Progress, dependencies: Dependencies, number: int
+) -> list[bool]:
+    guard = LoopGuard(loop, dependencies)
+    found = list[bool]()
+    for _ in range(number):
+        found.append(guard.stands())
+        clock.now_s += LOOK_EVERY_S
+        for each in dependencies._dependencies:
+            dependencies.ask(each)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("check", "holds_loop", "ends"),
+    [(answers, True, True), (away, True, False), (away, False, True)],
+    ids=["services answer", "a service that holds it is away", "another one is away"],
+)
+def test_stands__loop_without_a_round__ends_after_a_minute_unless_a_service_is_away(
+    check: Callable[[], None], holds_loop: bool, ends: bool
+) -> None:
+    clock = Clock()
+    dependencies = asked(clock, check, holds_loop=holds_loop)
+    within = int(STANDS_FOR_S / LOOK_EVERY_S) + LOOKS
+    found = looks_until_end(clock, Progress(clock), dependencies, within)
+    assert found == [False] * (within - 1) + [ends]
+
+
+def test_stands__process_was_suspended_for_an_hour__goes_on() -> None:
+    clock = Clock()
+    loop, dependencies = Progress(clock), asked(clock, answers)
+    guard = LoopGuard(loop, dependencies)
+    clock.now_s += 3600
+    dependencies.ask(dependencies._dependencies[0])
+    assert not guard.stands()
+    loop.mark()
+    clock.now_s += LOOK_EVERY_S
+    assert not guard.stands()
+    clock.now_s += STANDS_FOR_S
+    dependencies.ask(dependencies._dependencies[0])
+    assert not guard.stands(), "the first look of a row"
+
+
+def test_stands__process_was_asked_to_end__ends_by_itself() -> None:
+    clock = Clock()
+    loop, dependencies = Progress(clock), asked(clock, answers)
+    loop.end()
+    assert not any(looks_until_end(clock, loop, dependencies, 100))
