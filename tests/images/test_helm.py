@@ -177,6 +177,9 @@ def test_image__its_state_folder_home_and_temporary_files__are_in_its_volume() -
     )
 
 
+LIBPQ = {"pgsslrootcert", "pgsslcert", "pgsslkey"}
+
+
 @pytest.mark.parametrize("values", VALUES)
 def test_variables__are_settings__and_secrets_are_files(values: str) -> None:
     for name, pod in processes(values):
@@ -187,9 +190,8 @@ def test_variables__are_settings__and_secrets_are_files(values: str) -> None:
             if each.endswith("_FILE")
         }
         assert files <= set(IN_FILES), name
-        assert {each.lower() for each in given if not each.endswith("_FILE")} <= set(
-            Settings.model_fields
-        ), name
+        others = {each.lower() for each in given if not each.endswith("_FILE")}
+        assert others - LIBPQ <= set(Settings.model_fields), name
     for config in named(values, "ConfigMap").values():
         if config["metadata"]["name"].endswith("-settings"):
             assert {each.lower() for each in config["data"]} <= set(
@@ -367,7 +369,49 @@ def test_keda__of_a_broker_with_tls__has_its_authority_and_certificate() -> None
         for each in access["spec"]["secretTargetRef"]
     }
     files = {name: ("broker", f"broker_{name}") for name in ("ca", "cert", "key")}
-    assert read == files | {"password": ("broker-password", "password")}
+    login = {name: ("broker-password", name) for name in ("username", "password")}
+    assert read == files | login
+    assert trigger["metadata"]["databaseIndex"] == "2"
+
+
+def test_pod__of_a_postgres_with_a_private_authority__has_its_certificates() -> None:
+    """`wait` and the migration connect to it, too."""
+    expected = {
+        "PGSSLROOTCERT": "database_ca",
+        "PGSSLCERT": "database_cert",
+        "PGSSLKEY": "database_key",
+    }
+    pods = list(processes("external-servers"))
+    assert "grid-migrate" in {name for name, _ in pods}
+    for name, pod in pods:
+        (sources,) = [
+            volume["projected"]["sources"]
+            for volume in pod["volumes"]
+            if "projected" in volume
+        ]
+        mounted = {
+            item["path"]: source["secret"]["name"]
+            for source in sources
+            for item in source["secret"]["items"]
+        }
+        assert {key: mounted[key] for key in expected.values()} == dict.fromkeys(
+            expected.values(), "ledger"
+        ), name
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            variables = {each["name"]: each.get("value") for each in container["env"]}
+            for variable, key in expected.items():
+                assert variables[variable] == f"/run/secrets/supervisor/{key}", name
+
+
+def test_flower__settings_of_every_cluster__are_given_to_it() -> None:
+    settings = named("everything-on", "ConfigMap")["grid-flower-settings"]["data"]
+    assert settings["EXPLORER_URL"] == "https://explorer.example.com/tx/{hash}"
+    (flower,) = [
+        pod for name, pod in processes("everything-on") if name.endswith("-flower")
+    ]
+    assert flower["containers"][0]["envFrom"] == [
+        {"configMapRef": {"name": "grid-flower-settings"}}
+    ]
 
 
 def test_keda__of_a_broker_with_a_public_authority__uses_tls_if_told(
@@ -384,7 +428,8 @@ def test_keda__of_a_broker_with_a_public_authority__uses_tls_if_told(
     assert (
         found["ScaledObject"]["spec"]["triggers"][0]["metadata"]["enableTLS"] == "true"
     )
-    assert len(found["TriggerAuthentication"]["spec"]["secretTargetRef"]) == 1
+    read = found["TriggerAuthentication"]["spec"]["secretTargetRef"]
+    assert [each["parameter"] for each in read] == ["username", "password"]
 
 
 FLAGS = {
@@ -494,6 +539,7 @@ def test_clusters__each__has_its_own_fleet_and_its_own_queues() -> None:
         "grid-north-settings": "debug",
         "grid-south-settings": "info",
         "grid-test-settings": "debug",
+        "grid-flower-settings": "debug",
     }
 
 
@@ -522,10 +568,13 @@ def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) ->
         assert [first[each] for each in alike] == [container[each] for each in alike], (
             name
         )
+        others = {"PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY"}
+        if values != "external-servers":
+            others = set()
         assert {each["name"] for each in first["env"]} == {
             "CLUSTER_NAME",
             "DATABASE_URL_FILE",
-        }, name
+        } | others, name
 
 
 def test_migration__with_the_charts_postgres__is_a_job_of_the_release() -> None:

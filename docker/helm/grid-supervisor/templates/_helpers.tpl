@@ -23,6 +23,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ if .Values.redis.enabled }}{{ required "redis.existingSecret" .Values.redis.existingSecret }}{{ else }}{{ required "broker.existingSecret, or redis.enabled" .Values.broker.existingSecret }}{{ end }}
 {{- end }}
 
+{{/* The database's URL, and the files of its TLS, which libpq finds by these variables: a JSON list of (secret, key, variable). */}}
+{{- define "supervisor.database" -}}
+{{- $files := list (dict "secret" .url "key" "database_url" "variable" "DATABASE_URL_FILE") }}
+{{- $variables := dict "database_ca" "PGSSLROOTCERT" "database_cert" "PGSSLCERT" "database_key" "PGSSLKEY" }}
+{{- range .root.Values.database.tlsKeys }}
+{{- $files = append $files (dict "secret" $.root.Values.database.existingSecret "key" . "variable" (get $variables .)) }}
+{{- end }}
+{{- toJson $files }}
+{{- end }}
+
 {{/* The broker's URL, and the files of its TLS: a JSON list of (secret, key, variable). */}}
 {{- define "supervisor.broker" -}}
 {{- $files := list (dict "secret" (include "supervisor.brokerSecret" .) "key" "broker_url" "variable" "BROKER_URL_FILE") }}
@@ -118,7 +128,11 @@ initContainers:
     resources: {{- toYaml .resources | nindent 6 }}
     env:
       - {name: CLUSTER_NAME, valueFrom: {configMapKeyRef: {name: {{ .config }}, key: CLUSTER_NAME}}}
-      - {name: DATABASE_URL_FILE, value: /run/secrets/supervisor/database_url}
+      {{- range .secrets }}
+      {{- if hasPrefix "database_" .key }}
+      - {name: {{ .variable }}, value: /run/secrets/supervisor/{{ .key }}}
+      {{- end }}
+      {{- end }}
     {{- include "supervisor.mounts" . | nindent 4 }}
 {{- end }}
 containers:
