@@ -14,6 +14,7 @@ from sqlalchemy import text
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.denied_ids import must_know
 from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,
@@ -80,7 +81,26 @@ def world() -> Iterator[SubmissionEnv]:
     with SubmissionEnv.running(accounting=True) as world:
         world.slurm.users.add(ATTACKER)
         world.slurm.users.set_shell(ATTACKER, "/bin/bash")
+        wait_until_ids_are_denied(world)
         yield world
+
+
+def wait_until_ids_are_denied(world: SubmissionEnv) -> None:
+    """Wait until slurmctld has run so long that it must know each job which is
+    submitted from now on.
+    """
+    cluster = world.cluster()
+
+    def must_know_new_jobs() -> bool:
+        controller = cluster.controller()
+        return must_know(
+            0.0, controller.runs_for_s(cluster.now_s()), controller.min_job_age_s
+        )
+
+    try:
+        wait_until(must_know_new_jobs, "slurmctld to be old enough", PATIENCE_S, 0.2)
+    finally:
+        cluster.close()
 
 
 @pytest.fixture(
