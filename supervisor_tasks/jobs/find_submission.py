@@ -63,8 +63,15 @@ def search_cut_off_submissions(
     group: Group, members: Sequence[tuple[Job, OpenEffect]]
 ) -> None:
     """Search for the jobs of one customer whose submissions were cut off, and answer
-    the effect of each. A job's second search decides: it comes when nothing that was
-    sent can arrive any more.
+    the effect of each.
+
+    1. The first search is at once: slurmctld, and accounting if slurmctld has nothing.
+    2. What SLURM has is adopted; of several jobs the oldest stays, and the others are
+       cancelled. What SLURM has refused is given back.
+    3. If there is nothing, a second search comes when nothing that was sent can arrive
+       any more. It decides.
+    4. If a job that SLURM does not have left a trace outside SLURM, the operator
+       decides. Otherwise it is submitted again.
     """
     context, customer = group.context, group.customer
     searched = _searchable(group, members)

@@ -233,7 +233,8 @@ See = Callable[[Sequence[str]], dict[str, Home | Exception]]
 
 class Homes:
     """A worker's knowledge of the customers' homes. Threads may share it. With
-    `shared_allowed` it checks no home.
+    `shared_allowed` (ALLOW_SHARED_HOMES_WHERE_CUSTOMERS_CAN_RUN_CODE_AS_EACH_OTHER) it
+    checks no home.
 
     Threads that want to see homes at the same time share a look: the login node begins
     one session for all of them. A user whose home took too long is seen alone, until it

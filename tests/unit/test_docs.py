@@ -279,7 +279,12 @@ def test_slurmrestd__how_many_long_tests_it_names__are_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("docs/architecture.md", 7), ("docs/where.md", 60)]
+    ("page", "least"),
+    [
+        ("docs/architecture.md", 7),
+        ("docs/where.md", 60),
+        ("docs/how-to/change.md", 10),
+    ],
 )
 def test_table__names_beside_a_module__are_defined_there(page: str, least: int) -> None:
     found = NAMED_IN.findall(text_of(page))
