@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+import psutil
 import psycopg
 from redis import Redis
 from redis.exceptions import RedisError
@@ -138,7 +139,16 @@ def _restart(part: str) -> Fault:
     def begin(target: Target) -> Callable[[], None]:
         grid = target.grid
         running = grid.processes.find(part)
+        process = running.process()
+        backends = list[psutil.Process]()
+        if process is not None and part == "postgres":
+            backends = process.children(recursive=True)
         grid.processes.stop(running)
+        # With clients, Postgres does not end in time and is killed. Its backends end a
+        # moment later, and hold the shared memory until then.
+        wait_until(
+            lambda: not any(map(_runs, backends)), "Postgres's backends to end", 30.0
+        )
         start_again(grid, part)
         return lambda: None
 
@@ -292,6 +302,13 @@ def kill(grid: Grid, part: str) -> None:
             with suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)
     grid.processes.kill(running)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def start_again(grid: Grid, part: str) -> None:

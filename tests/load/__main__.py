@@ -57,14 +57,16 @@ def main() -> None:
         help="run only the measures with these words in their names: burst, sweep, redis stopped",
     )
     options = parser.parse_args()
-    figures = [
-        *fleet_figures(options.only),
-        *other_figures(options.only),
-        *recovery(options.only),
-    ]
-    report(figures)
-    if options.record:
-        write(machine(), figures, whole=not options.only)
+    figures = list[Figure]()
+    whole = False
+    try:
+        for measures in (fleet_figures, other_figures, recovery):
+            figures += measures(options.only)
+        whole = not options.only
+    finally:  # a measure that fails loses no figures of those before it
+        report(figures)
+        if options.record:
+            write(machine(), figures, whole=whole)
     sys.exit(0 if figures and all(figure.kept for figure in figures) else 1)
 
 
