@@ -68,7 +68,8 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Pay into the wallet's address, which the alarm shows.",
     ),
     AlarmName.TRANSACTION_STUCK: Meaning(
-        "The oldest open transaction has not been mined for WALLET_STUCK_AFTER_S. Nothing is claimed.",
+        "The oldest open transaction has not been mined for 5 minutes, or needs more than WALLET_MAX_WEI_PER_GAS. Nothing"
+        " is claimed.",
         "Read its last error (`supervisor tx list --open`); raise WALLET_MAX_WEI_PER_GAS if the gas price is above it.",
     ),
     AlarmName.TRANSACTION_TOO_DEAR: Meaning(
@@ -187,7 +188,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Read the error in `supervisor benchmark show`; repair it, or `supervisor benchmark cancel`.",
     ),
     AlarmName.BENCHMARK_FAILED: Meaning(
-        "Benchmarks of the last run failed, so their labels are missing.",
+        "Benchmarks of the last run failed. Their labels stay as they were last measured on such nodes, or are missing.",
         "Read why in `supervisor benchmark show`, then `supervisor benchmark run`.",
     ),
     AlarmName.BENCHMARK_USER_REFUSED: Meaning(

@@ -99,8 +99,9 @@ def request_of_transaction(ledger: Ledger, transaction_id: int, what: str) -> No
 
 def accept_slurm(ledger: Ledger, shown: str | None) -> None:
     """Accept the SLURM cluster that was found, and that the operator was shown; None if
-    it is the expected one. Jobs that it has forgotten up to now are lost, and
-    submissions go on, unless an operator has paused them.
+    it is the expected one. Submissions go on, unless an operator has paused them. Jobs
+    that it has forgotten up to now, and that never ran, are submitted again; the
+    operator decides about those that ran (`confirm_lost`).
 
     Raises AnotherSlurmFoundError, and changes nothing, if workers have found another
     one since.

@@ -51,7 +51,7 @@ def test_replacement__pays_at_least_todays_price_and_never_above_the_cap(
 
 
 @given(markets, markets, st.integers(1, 10**13))
-def test_replacement__waits_in_a_pool__raises_fee_and_tip_by_a_tenth_up_to_the_cap(
+def test_replacement__waits_in_a_pool__raises_fee_and_tip_by_a_step_up_to_the_cap(
     then: Market, now: Market, cap_wei: int
 ) -> None:
     old = fees(then, cap_wei)
