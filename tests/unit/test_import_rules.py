@@ -14,6 +14,8 @@ from pathlib import Path
 
 import grimp
 
+from tests.support.reference.source import parsed
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = "supervisor_tasks"
 PRODUCT = (ROOT, "grpc_callbacks", "plugins", "benchmarks")
@@ -171,9 +173,7 @@ def test_names__of_classes__are_used_once_in_the_product() -> None:
         file for package in PRODUCT for file in (REPOSITORY / package).rglob("*.py")
     ]
     trees = [
-        ast.parse(file.read_text())
-        for file in files
-        if not file.stem.endswith(("_pb2", "_grpc"))
+        parsed(file) for file in files if not file.stem.endswith(("_pb2", "_grpc"))
     ]
     names = Counter(
         node.name

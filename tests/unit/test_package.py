@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from supervisor_tasks.config.embedded_servers import postgres_package
+from tests.support.reference.source import parsed
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins", "protos")
@@ -67,7 +68,7 @@ def imported() -> Iterator[tuple[str, Path]]:
     """The top-level names that the packages of the wheel import, and where."""
     files = [file for name in PACKAGES for file in (REPOSITORY / name).rglob("*.py")]
     for file in [*files, *(REPOSITORY / f"{module}.py" for module in MODULES)]:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Import):
                 yield from (
                     (alias.name.partition(".")[0], file) for alias in node.names

@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from tests.support.reference.source import parsed
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAYS_SO = re.compile(r"\bPure[.;:]")
 
@@ -31,6 +33,4 @@ def module_of(file: Path) -> str:
 
 
 def says_that_it_is_pure(file: Path) -> bool:
-    return (
-        SAYS_SO.search(ast.get_docstring(ast.parse(file.read_text())) or "") is not None
-    )
+    return SAYS_SO.search(ast.get_docstring(parsed(file)) or "") is not None

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from tests.support.reference.markdown import head, table
 from tests.support.reference.markdown import page as text_of
-from tests.support.reference.source import modules
+from tests.support.reference.source import modules, parsed
 
 MOST_TESTS = 4
 ABOUT = f"""What each module says of itself, and up to {MOST_TESTS} test files in `tests/unit` and `tests/integration`
@@ -46,7 +46,7 @@ def importers(repository: Path) -> Mapping[str, list[str]]:
     for tier in TIERS:
         for file in sorted((repository / "tests" / tier).rglob("test_*.py")):
             name = str(file.relative_to(repository / "tests"))
-            for module in _imported(ast.parse(file.read_text())) & paths.keys():
+            for module in _imported(parsed(file)) & paths.keys():
                 found[paths[module]].append(name)
     for path, importing in found.items():
         importing += [
@@ -81,7 +81,7 @@ def _by_folder(repository: Path) -> Mapping[str, list[tuple[str, str]]]:
 
 def _described(repository: Path, tier: str) -> Iterator[tuple[str, str]]:
     for file in sorted((repository / "tests" / tier).glob("test_*.py")):
-        yield f"`{file.name}`", first_paragraph(ast.parse(file.read_text()))
+        yield f"`{file.name}`", first_paragraph(parsed(file))
 
 
 def _listed(tests: Mapping[str, list[str]], path: str) -> str:

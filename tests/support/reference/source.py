@@ -11,6 +11,12 @@ PACKAGES = ("supervisor_tasks", "grpc_callbacks", "plugins", "benchmarks")
 
 
 @cache
+def parsed(file: Path) -> ast.Module:
+    """The syntax tree of a file, which is read once. Callers must not change it."""
+    return ast.parse(file.read_text())
+
+
+@cache
 def modules(repository: Path) -> Sequence[tuple[str, ast.Module]]:
     """Each module of the product: its path in the repository, and its syntax tree."""
     return tuple(_modules(repository))
@@ -20,9 +26,9 @@ def _modules(repository: Path) -> Iterator[tuple[str, ast.Module]]:
     for package in PACKAGES:
         for file in sorted((repository / package).rglob("*.py")):
             if "_pb2" not in file.name and "migrations" not in file.parts:
-                yield str(file.relative_to(repository)), ast.parse(file.read_text())
+                yield str(file.relative_to(repository)), parsed(file)
     for file in sorted(repository.glob("*config.py")):
-        yield file.name, ast.parse(file.read_text())
+        yield file.name, parsed(file)
 
 
 def meanings(owner: type) -> dict[str, str]:

@@ -11,6 +11,7 @@ from devgrid import REPOSITORY
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.migrations import pending, stops_old_processes
 from tests.load.upgrade import STATEMENTS
+from tests.support.reference.source import parsed
 
 VERSIONS = sorted((Path(migrations.__file__).parent / "versions").glob("*.py"))
 HOT = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
@@ -34,7 +35,7 @@ def hot_changes(file: Path) -> list[str]:
     """The changes that hold their locks on a hot table until the migration's end, or on
     a table that is not named.
     """
-    module = ast.parse(file.read_text())
+    module = parsed(file)
     hot = HOT - OWN_TABLES.get(file.name, set())
     constants = {
         ast.unparse(node.targets[0])
