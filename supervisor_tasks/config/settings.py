@@ -217,7 +217,9 @@ class Settings(BaseSettings):
     registration of 500 nodes 15 million.
     """
     wallet_stuck_after_s: float = Field(60.0, gt=0, allow_inf_nan=False)
-    """How long a transaction may be open before the alarm that it is stuck."""
+    """How long the next transaction may wait to be mined before it is signed again with
+    a higher fee.
+    """
 
     # the job definition service
     sbatch_endpoint: HostPort = "127.0.0.1:443"

@@ -36,7 +36,6 @@ RECORD_AT_MOST = 100  # outcomes in one transaction
 # While outcomes of more bytes than this wait for their commit, a thread begins no other
 # group. A fetched script has up to 4 MiB, and 64 of them could wait.
 MAX_UNRECORDED_BYTES = 8 * 1024 * 1024
-MAX_WAIT_FOR_COMMIT_S = 60.0  # of such a thread
 
 Members = Sequence[tuple[Job, OpenEffect]]
 
@@ -73,6 +72,7 @@ class Batch:
         self._items: SimpleQueue[_Item] = SimpleQueue()
         self._lock = threading.Lock()
         self._unrecorded_bytes = 0
+        self._closed = False
         self._has_room = threading.Condition()
         self._asked = False
         self._runs = False
@@ -114,6 +114,9 @@ class Batch:
 
     def close(self) -> None:
         """Begin no more groups."""
+        with self._has_room:
+            self._closed = True
+            self._has_room.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _is_done(self, goes_on: Callable[[], bool]) -> bool:
@@ -179,14 +182,15 @@ class Batch:
         with log_context, timed(BATCHES, self._kind.value):
             self._policy.carry_out(group)
         with self._has_room:
-            self._has_room.wait_for(
-                lambda: self._unrecorded_bytes <= MAX_UNRECORDED_BYTES,
-                MAX_WAIT_FOR_COMMIT_S,
-            )
+            self._has_room.wait_for(lambda: self._closed or not self._is_filled())
+
+    def _is_filled(self) -> bool:
+        """Whether the outcomes that wait for their commit fill their memory."""
+        return self._unrecorded_bytes > MAX_UNRECORDED_BYTES
 
     def _answered(self, outcome: EffectOutcome) -> None:
         with self._has_room:
-            self._unrecorded_bytes += _bytes(outcome)
+            self._unrecorded_bytes += _bytes([outcome])
         self._items.put(outcome)
 
     def _ended(self, group: Group, polls: int, done: "Future[None]") -> None:
@@ -212,11 +216,12 @@ class Batch:
         """Wait for items, and return them when they must be recorded.
 
         That is at once if there was no commit for RECORD_EVERY_S, if a group waits for
-        a commit, or if half of the groups under way have ended and there is room for
-        more. Otherwise it is RECORD_EVERY_S after the last commit.
+        a commit, if half of the groups under way have ended and there is room for more,
+        or if the outcomes fill their memory. Otherwise it is RECORD_EVERY_S after the
+        last commit.
         """
         items = [self._items.get()]
-        while len(items) < RECORD_AT_MOST:
+        while len(items) < RECORD_AT_MOST and _bytes(items) <= MAX_UNRECORDED_BYTES:
             left_s = 0.0
             if not self._is_urgent(items):
                 left_s = self._recorded_s + RECORD_EVERY_S - time.monotonic()
@@ -227,6 +232,8 @@ class Batch:
         return items
 
     def _is_urgent(self, items: Sequence[_Item]) -> bool:
+        if self._is_filled():
+            return True
         ended = 0
         for item in items:
             if item is None or isinstance(item, Start):
@@ -236,9 +243,7 @@ class Batch:
 
     def _forget_bytes(self, items: Sequence[_Item]) -> None:
         with self._has_room:
-            for item in items:
-                if isinstance(item, EffectOutcome):
-                    self._unrecorded_bytes -= _bytes(item)
+            self._unrecorded_bytes -= _bytes(items)
             self._has_room.notify_all()
 
     def _record(self, items: Sequence[_Item]) -> None:
@@ -274,11 +279,13 @@ class Batch:
             self._asked = True
 
 
-def _bytes(outcome: EffectOutcome) -> int:
-    """The memory that an outcome takes, as far as it can be much."""
-    if isinstance(outcome.event, ScriptFetched):
-        return getsizeof(outcome.event.script)
-    return 0
+def _bytes(items: Sequence[_Item]) -> int:
+    """The memory that outcomes take, as far as it can be much."""
+    total = 0
+    for item in items:
+        if isinstance(item, EffectOutcome) and isinstance(item.event, ScriptFetched):
+            total += getsizeof(item.event.script)
+    return total
 
 
 def _customer(member: tuple[Job, OpenEffect]) -> str:

@@ -6,9 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import Event
 from supervisor_tasks.jobs.model import Address, Job, JobId
 from supervisor_tasks.ledger.outbox import OpenEffect
+
+
+class CommandFullError(TransientError):
+    """The group's command takes no further script. A retry helps at once."""
+
+    def __init__(self) -> None:
+        super().__init__("the scripts before this one fill the command")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from supervisor_tasks.jobs.events import (
     SubmitRejected,
     Submitted,
 )
-from supervisor_tasks.jobs.group import EffectOutcome
+from supervisor_tasks.jobs.group import CommandFullError, EffectOutcome
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
@@ -204,6 +204,9 @@ class OutcomeRecorder:
         match error:
             case LeaseLostError():
                 log.warning("effect_leases_lost", **fields)
+            case CommandFullError():
+                log.info("submissions_left_for_next_command", **fields)
+                ledger.effects.postpone(effects, 0.0)
             case SshSilentError():
                 log.warning("login_not_answering", **fields)
                 ledger.effects.postpone(effects, error.again_in_s, str(error))

@@ -14,10 +14,11 @@ may have said that nothing ran, and may have submitted the job itself.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from itertools import accumulate
 
 import structlog
 
@@ -35,7 +36,12 @@ from supervisor_tasks.jobs.find_submission import (
     required,
     search_cut_off_submissions,
 )
-from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
+from supervisor_tasks.jobs.group import (
+    CommandFullError,
+    EffectOutcome,
+    Group,
+    outcome_of,
+)
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.trace import Value
 from supervisor_tasks.ledger.journal import Past
@@ -52,7 +58,6 @@ from supervisor_tasks.slurm.submit_once import Fate, fate_of, submit_once
 
 log = structlog.get_logger()
 
-Item = TypeVar("Item")
 Members = Sequence[tuple[Job, OpenEffect]]
 
 # The most that the scripts of one command have together. The worker holds several
@@ -62,8 +67,9 @@ COMMAND_SCRIPT_BYTES = 4 * 1024 * 1024
 
 
 def submit(group: Group) -> None:
-    """Submit the jobs that are ready, in one command, or in more if their scripts are
-    large. Then search for the jobs that SLURM may have already.
+    """Submit the jobs that are ready, in one command. Then search for the jobs that
+    SLURM may have already. Jobs whose scripts do not fit into the command are given
+    back: the next group has them, when it is the customer's turn.
     """
     require_expected_cluster(group.context)
     ready = list[tuple[Job, OpenEffect]]()
@@ -73,53 +79,40 @@ def submit(group: Group) -> None:
             sought.append((job, effect))
         else:
             ready.append((job, effect))
-    parts = _parts(group, ready)
-    for number, part in enumerate(parts):
-        if number > 0:
-            _extend_leases(group, *parts[number:], sought)
+    ready = _of_one_command(group, ready)
+    if ready:
         try:
-            _submit_ready(group, part)
-        except Exception as error:  # noqa: BLE001  the answer of those that have none; the others go on all the same
-            group.failed(error, part)
+            _submit_ready(group, ready)
+        except Exception as error:  # noqa: BLE001  the answer of those that have none; the search goes on all the same
+            group.failed(error, ready)
     if not sought:
         return
     if ready:
         # a search may take minutes
-        _extend_leases(group, sought)
+        group.context.ledger.effects.extend([effect for _, effect in sought])
     search_cut_off_submissions(group, sought)
 
 
-def _parts(group: Group, ready: Members) -> Sequence[Members]:
-    """The jobs of each command."""
+def _of_one_command(
+    group: Group, ready: list[tuple[Job, OpenEffect]]
+) -> list[tuple[Job, OpenEffect]]:
+    """The first of these jobs, as many as one command takes. Gives the others back."""
     if len(ready) < 2:
-        return [ready] if ready else []
+        return ready
     sizes = group.context.ledger.script_bytes([job.job_id for job, _ in ready])
-    return parts_within(
-        ready, lambda member: sizes.get(member[0].job_id, 0), COMMAND_SCRIPT_BYTES
+    number = number_within(
+        [sizes.get(job.job_id, 0) for job, _ in ready], COMMAND_SCRIPT_BYTES
     )
+    if number < len(ready):
+        group.failed(CommandFullError(), ready[number:])
+    return ready[:number]
 
 
-def parts_within(
-    items: Sequence[Item], size: Callable[[Item], int], most: int
-) -> list[Sequence[Item]]:
-    """Divide the items into parts, in their order. The sizes in a part add up to `most`
-    at most; a larger item is a part of its own. Pure.
+def number_within(sizes: Sequence[int], most: int) -> int:
+    """How many of the first sizes add up to `most` at most; 1 if the first alone is
+    larger. Pure.
     """
-    parts = list[Sequence[Item]]()
-    first = filled = 0
-    for place, item in enumerate(items):
-        if place > first and filled + size(item) > most:
-            parts.append(items[first:place])
-            first, filled = place, 0
-        filled += size(item)
-    if items:
-        parts.append(items[first:])
-    return parts
-
-
-def _extend_leases(group: Group, *parts: Members) -> None:
-    effects = [effect for part in parts for _, effect in part]
-    group.context.ledger.effects.extend(effects)
+    return max(1, bisect_right(list(accumulate(sizes)), most))
 
 
 def _submit_ready(group: Group, members: Members) -> None:

@@ -171,8 +171,8 @@ class Effects:
         return self._lease(outbox_sql.LEASE, kinds, most)
 
     def lease_cancellations(self, most: int) -> list[OpenEffect]:
-        """Take due cancellations as `lease` does, those of jobs with a SLURM id
-        first.
+        """Take due cancellations as `lease` does. Those of jobs with a SLURM id come a
+        minute before others.
         """
         return self._lease(outbox_sql.LEASE_CANCELLATIONS, [EffectKind.CANCEL], most)
 

@@ -129,16 +129,17 @@ LEASE = leasing(
     """
 )
 
-# As LEASE, for cancellations. Those of jobs that SLURM has under a known id come first:
-# they end time that is paid for. The others are looks at SLURM, four for each refused
-# job, and a customer can have thousands of refused jobs.
+# As LEASE, for cancellations. Those of jobs with a SLURM id come a minute before others:
+# they end time that is paid for. Most of the others are looks at SLURM, four for each
+# refused job, and a customer can have thousands of refused jobs.
 LEASE_CANCELLATIONS = leasing(
     """
     SELECT id FROM effects
     WHERE {due} AND kind = 'cancel' AND lease IS NULL AND unexpected_failures < :alone_after
-    ORDER BY (
-        SELECT slurm_id IS NULL FROM jobs WHERE jobs.cluster = effects.cluster AND jobs.job_id = effects.job_id
-    ), due_at LIMIT :most FOR UPDATE SKIP LOCKED
+    ORDER BY due_at + CASE WHEN (
+        SELECT slurm_id FROM jobs WHERE jobs.cluster = effects.cluster AND jobs.job_id = effects.job_id
+    ) IS NULL THEN interval '1 min' ELSE interval '0' END
+    LIMIT :most FOR UPDATE SKIP LOCKED
     """
 )
 

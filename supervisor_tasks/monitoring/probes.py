@@ -227,10 +227,19 @@ def serve_beat(**_: object) -> None:
 
 def serve_flower(settings: Settings) -> None:
     """Serve the probes before Flower starts. Its loop is tornado's, of this thread."""
-    from tornado.ioloop import PeriodicCallback
+    from tornado.ioloop import IOLoop, PeriodicCallback
 
     PeriodicCallback(LOOP.mark, MARK_EVERY_S * 1000).start()
-    serve(settings, "flower", services(_broker(settings)), guarded=True)
+    needed = services(_broker(settings))
+    serve(settings, "flower", needed)
+
+    def guard() -> None:
+        if settings.health_address is None:
+            needed.start()
+        start_loop_guard(LOOP, needed, "flower")
+
+    # in the loop: a program that only reads this configuration runs none
+    IOLoop.current().add_callback(guard)
 
 
 def serve_callbacks(settings: Settings) -> ProbeServer | None:

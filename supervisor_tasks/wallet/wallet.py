@@ -199,10 +199,12 @@ class Wallet:
             ]
             if rows:
                 self._commit_and_send(rows, state)
+        too_dear = self._alarm_of_too_dear(asked, state)
         if len(paid) < len(new):
             self.alarm_of_empty(state.balance_wei, needed_wei)
             raise WalletEmptyError(state.balance_wei, needed_wei)
-        self._require_none_too_dear(asked, state)
+        if too_dear is not None:
+            raise too_dear
         return len(new)
 
     def _new_writes(self, writes: Sequence[Write]) -> list[Write]:
@@ -237,11 +239,11 @@ class Wallet:
             self.alarm_of_foreign(nonces=f"{known} to {mined - 1}")
         return max(signed, mined)
 
-    def _require_none_too_dear(
+    def _alarm_of_too_dear(
         self, writes: Sequence[Write], state: AccountState
-    ) -> None:
-        """Calls the operator and raises TooDearError for the first write that costs
-        more than the bound.
+    ) -> TooDearError | None:
+        """Call the operator for the first write that costs more than the bound, and
+        return the error; None if there is none.
         """
         for write in writes:
             if self._too_dear(write, state.market):
@@ -252,7 +254,8 @@ class Wallet:
                     self.bounds.wei_per_tx,
                 )
                 self.alarms.on(AlarmName.TRANSACTION_TOO_DEAR, error=str(error))
-                raise error
+                return error
+        return None
 
     def _too_dear(self, write: Write, market: Market) -> bool:
         """Whether the write could not be mined within the bound. It would wait for ever

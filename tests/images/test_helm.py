@@ -381,7 +381,11 @@ def test_pod__of_a_postgres_with_a_private_authority__has_its_certificates() -> 
         "PGSSLCERT": "database_cert",
         "PGSSLKEY": "database_key",
     }
-    pods = list(processes("external-servers"))
+    pods = [
+        (name, pod)
+        for name, pod in processes("external-servers")
+        if name != "grid-flower"
+    ]
     assert "grid-migrate" in {name for name, _ in pods}
     for name, pod in pods:
         (sources,) = [
@@ -403,14 +407,31 @@ def test_pod__of_a_postgres_with_a_private_authority__has_its_certificates() -> 
                 assert variables[variable] == f"/run/secrets/supervisor/{key}", name
 
 
+def test_flower__with_a_role_that_only_reads__has_no_key_of_the_role_that_writes() -> (
+    None
+):
+    (flower,) = [
+        pod for name, pod in processes("external-servers") if name == "grid-flower"
+    ]
+    variables = {each["name"] for each in flower["containers"][0]["env"]}
+    assert variables & {"PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY"} == {"PGSSLROOTCERT"}
+    keys = {
+        item["key"]: source["secret"]["name"]
+        for source in flower["volumes"][0]["projected"]["sources"]
+        for item in source["secret"]["items"]
+    }
+    assert keys["database_url"] == "flower-reads"
+    assert "database_key" not in keys
+
+
 def test_flower__settings_of_every_cluster__are_given_to_it() -> None:
-    settings = named("everything-on", "ConfigMap")["grid-flower-settings"]["data"]
+    settings = named("everything-on", "ConfigMap")["grid-settings"]["data"]
     assert settings["EXPLORER_URL"] == "https://explorer.example.com/tx/{hash}"
     (flower,) = [
         pod for name, pod in processes("everything-on") if name.endswith("-flower")
     ]
     assert flower["containers"][0]["envFrom"] == [
-        {"configMapRef": {"name": "grid-flower-settings"}}
+        {"configMapRef": {"name": "grid-settings"}}
     ]
 
 
@@ -539,7 +560,7 @@ def test_clusters__each__has_its_own_fleet_and_its_own_queues() -> None:
         "grid-north-settings": "debug",
         "grid-south-settings": "info",
         "grid-test-settings": "debug",
-        "grid-flower-settings": "debug",
+        "grid-settings": "debug",
     }
 
 
@@ -692,6 +713,18 @@ def test_callbacks__without_network_policies__need_no_networks(tmp_path: Path) -
         (
             f"clusters: [{{{CLUSTER}, {NETWORKS}}}, {{{CLUSTER}, {NETWORKS}}}]\n{OTHERS}",
             "two entries of the name main",
+        ),
+        (
+            f"clusters: [{{{CLUSTER}, {NETWORKS}}}]\n"
+            "postgres: {enabled: true, existingSecret: a}\n"
+            "database: {tlsKeys: [database_ca]}\nbroker: {existingSecret: b}\n",
+            "database.tlsKeys: found some with postgres.enabled",
+        ),
+        (
+            f"clusters: [{{{CLUSTER}, {NETWORKS}}}]\n"
+            "database: {existingSecret: a}\nredis: {enabled: true, existingSecret: b}\n"
+            "broker: {tlsKeys: [broker_ca]}\n",
+            "broker.tlsKeys: found some with redis.enabled",
         ),
         (
             "clusters: [{name: main, wallet: {existingSecret: ''}, ssh: {existingSecret: a}, sshPublicKey: ssh-x}]",

@@ -259,7 +259,22 @@ def test_large_scripts_of_one_customer__go_in_several_commands(
     large = f"{LONG}# {'#' * (COMMAND_SCRIPT_BYTES // 2)}\n"
     scripts = [large, large, LONG, large]
     jobs = [world.new_job(site, script, new_customer) for script in scripts]
+
+    def states() -> list[State]:
+        return [job.state for job in site.ledger.jobs(jobs).values()]
+
     carry_out(site, *(world.effect_id(job) for job in jobs))
+    assert sorted(states()).count(State.READY) >= 2, "the first command is full"
+    batch = Batch(site, EffectKind.SUBMIT)
+
+    def are_submitted() -> bool:
+        batch.run(lambda: True)
+        return set(states()) == {State.QUEUED}
+
+    try:
+        wait_until(are_submitted, "the others to be submitted", PATIENCE_S, 0.1)
+    finally:
+        batch.close()
     with world.engine.connect() as connection:
         query = text(
             "SELECT count(*) FROM events WHERE name = 'SubmitStarted' AND job_id = ANY(:jobs)"

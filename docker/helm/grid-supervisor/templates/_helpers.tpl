@@ -26,8 +26,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* The database's URL, and the files of its TLS, which libpq finds by these variables: a JSON list of (secret, key, variable). */}}
 {{- define "supervisor.database" -}}
 {{- $files := list (dict "secret" .url "key" "database_url" "variable" "DATABASE_URL_FILE") }}
+{{- if and .root.Values.postgres.enabled .root.Values.database.tlsKeys }}
+{{- fail "database.tlsKeys: found some with postgres.enabled; expected none: the chart's own Postgres has no TLS" }}
+{{- end }}
 {{- $variables := dict "database_ca" "PGSSLROOTCERT" "database_cert" "PGSSLCERT" "database_key" "PGSSLKEY" }}
-{{- range .root.Values.database.tlsKeys }}
+{{- range .keys }}
 {{- $files = append $files (dict "secret" $.root.Values.database.existingSecret "key" . "variable" (get $variables .)) }}
 {{- end }}
 {{- toJson $files }}
@@ -36,6 +39,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* The broker's URL, and the files of its TLS: a JSON list of (secret, key, variable). */}}
 {{- define "supervisor.broker" -}}
 {{- $files := list (dict "secret" (include "supervisor.brokerSecret" .) "key" "broker_url" "variable" "BROKER_URL_FILE") }}
+{{- if and .Values.redis.enabled .Values.broker.tlsKeys }}
+{{- fail "broker.tlsKeys: found some with redis.enabled; expected none: the chart's own Redis has no TLS" }}
+{{- end }}
 {{- range .Values.broker.tlsKeys }}
 {{- $files = append $files (dict "secret" $.Values.broker.existingSecret "key" . "variable" (upper .)) }}
 {{- end }}
