@@ -219,7 +219,9 @@ def serve_beat(**_: object) -> None:
             settings,
             "beat",
             services(
-                database(database_url(settings), holds_loop=True), _broker(settings)
+                database(database_url(settings), holds_loop=True),
+                _broker(settings),
+                quiet=settings.health_address is None,
             ),
             guarded=True,
         )
@@ -230,7 +232,7 @@ def serve_flower(settings: Settings) -> None:
     from tornado.ioloop import IOLoop, PeriodicCallback
 
     PeriodicCallback(LOOP.mark, MARK_EVERY_S * 1000).start()
-    needed = services(_broker(settings))
+    needed = services(_broker(settings), quiet=settings.health_address is None)
     serve(settings, "flower", needed)
 
     def guard() -> None:
@@ -289,11 +291,15 @@ def _broker(settings: Settings, *, required: bool = True) -> Dependency:
     )
 
 
-def services(*needed: Dependency) -> Dependencies:
+def services(*needed: Dependency, quiet: bool = False) -> Dependencies:
     """Return the services that a process needs. The process logs when one stops
-    answering.
+    answering; with `quiet` only its work does, when it meets the outage.
     """
-    return Dependencies(*needed, log_failure=_log_failure)
+    return Dependencies(*needed, log_failure=_ignore if quiet else _log_failure)
+
+
+def _ignore(dependency: str, error: Exception) -> None:
+    """The work itself logs the outage."""
 
 
 def _log_failure(dependency: str, error: Exception) -> None:
