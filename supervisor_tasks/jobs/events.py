@@ -299,7 +299,7 @@ class SubmissionLostBySlurm:
 @dataclass(frozen=True, slots=True)
 class LaunchFailed:
     """The node that SLURM gave the job could not start it: its script never ran,
-    although SLURM shows it as completed.
+    although SLURM shows it as completed or cancelled.
     """
 
     slurm_id: SlurmId

@@ -16,15 +16,18 @@ from supervisor_tasks.slurm.not_started import may_not_have_started
 
 log = structlog.get_logger()
 
-ADVICE = "SLURM has drained the nodes: read slurmd's log there (a SPANK plugin that cannot be loaded?), then resume them"
+ADVICE = (
+    "SLURM has drained the nodes: read slurmd's log there (a Prolog that fails, a SPANK plugin that cannot be loaded?),"
+    " then resume them"
+)
 MAX_JOBS_IN_ALARM = 20
 
 
 def launch_failures(
     context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, LaunchFailed]:
-    """The jobs that SLURM shows as completed, and that a node could not start. If SLURM
-    does not answer at the moment, the sights of the jobs in question become unclear.
+    """The jobs that SLURM shows as ended, and that a node could not start. If SLURM does
+    not answer at the moment, the sights of the jobs in question become unclear.
     """
     suspects = dict[SlurmId, JobId]()
     for job_id, job in jobs.items():

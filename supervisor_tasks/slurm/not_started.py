@@ -2,10 +2,15 @@
 
 slurmstepd may fail before it runs the script, for example when a SPANK plugin of the
 node cannot be loaded. slurmctld then ends the job as COMPLETED with exit code 0, like a
-script that does nothing, and in the same moment drains the node with DRAIN_REASON. Such
-a job has run for 0 seconds, or for 1 where the next second began meanwhile: SLURM
-subtracts times in whole seconds. Seen with SLURM 22.05.8
-(tests/attacks/test_node_that_starts_nothing.py).
+script that does nothing, and in the same moment drains the node. Such a job has run for
+0 seconds, or for 1 where the next second began meanwhile: SLURM subtracts times in
+whole seconds.
+
+The node's Prolog may fail. slurmctld then drains the node, and cancels the job, which
+it must not requeue. Its seconds are those of the Prolog. Its exit code is 0, where that
+of a job that was cancelled while it ran has SIGTERM.
+
+Seen with SLURM 22.05.8 (tests/attacks/test_node_that_starts_nothing.py).
 """
 
 import re
@@ -21,13 +26,17 @@ from supervisor_tasks.slurm.parsers import (
     is_unknown_job,
 )
 
-DRAIN_REASON = "batch job complete failure"
+DRAIN_REASONS = ("batch job complete failure", "Prolog error")
 DRAINED_WITHIN_S = 2  # of the job's end
 FAILS_WITHIN_S = 1  # by SLURM's count; measured: 0.08 to 0.19 s
+# the longest run by SLURM's count, for each state that such a job can have
+_MAX_ELAPSED_S = {"COMPLETED": FAILS_WITHIN_S, "CANCELLED": 300}
 _SHOWN = 200  # characters of an answer, in the error
 # job, end ("N/A" of a job that waits), node
 _ENDED = re.compile(r"(\d+)\| *(\S+)\| *(\S+)\| *")
-_DRAINED = re.compile(rf"\bNodeName=(\S+) .*\bReason={DRAIN_REASON} \[[^@\]]*@(\d+)\]")
+_DRAINED = re.compile(
+    rf"\bNodeName=(\S+) .*\bReason=(?:{'|'.join(DRAIN_REASONS)}) \[[^@\]]*@(\d+)\]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +53,8 @@ def may_not_have_started(seen: JobRecord) -> bool:
     """Whether SLURM shows the job's end like the end of a job that a node could not
     start.
     """
-    if seen.state != "COMPLETED":
-        return False
-    return seen.elapsed_s <= FAILS_WITHIN_S and seen.exit_status == 0
+    max_elapsed_s = _MAX_ELAPSED_S.get(seen.state, -1)
+    return seen.elapsed_s <= max_elapsed_s and seen.exit_status == 0
 
 
 def ended_on_question(squeue: str, slurm_ids: Collection[SlurmId]) -> list[str]:
@@ -105,9 +113,9 @@ def drained_question(scontrol: str, nodes: Collection[str]) -> list[str]:
 
 
 def drained_s(answer: CommandAnswer) -> dict[str, int]:
-    """Return since when (Unix time) nodes are drained for DRAIN_REASON. scontrol fails
-    when a node is gone, and shows the others. Raises SlurmUnavailableError where it
-    shows none.
+    """Return since when (Unix time) nodes are drained for one of DRAIN_REASONS. scontrol
+    fails when a node is gone, and shows the others. Raises SlurmUnavailableError where
+    it shows none.
     """
     if not answer.stdout.strip():
         raise SlurmUnavailableError(

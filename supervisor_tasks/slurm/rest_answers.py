@@ -21,7 +21,7 @@ from supervisor_tasks.slurm.hardware import (
     node_of,
 )
 from supervisor_tasks.slurm.job_states import Phase, phase
-from supervisor_tasks.slurm.not_started import DRAIN_REASON, EndedOn
+from supervisor_tasks.slurm.not_started import DRAIN_REASONS, EndedOn
 from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     JobRecord,
@@ -319,7 +319,7 @@ def drained_s(body: Mapping[str, Any]) -> dict[str, int]:
     """
     drained = dict[str, int]()
     for node in _objects(body, "nodes"):
-        if node.get("reason") == DRAIN_REASON:
+        if node.get("reason") in DRAIN_REASONS:
             drained[str(node.get("name"))] = _time_s(node, "reason_changed_at", body)
     return drained
 

@@ -1,7 +1,7 @@
-"""A node whose SPANK plugin cannot be initialised: SLURM shows its jobs as completed,
-and their scripts never ran.
+"""A node whose SPANK plugin cannot be initialised: SLURM shows its jobs as completed.
+A node whose Prolog fails: SLURM cancels its jobs. Their scripts never ran.
 
-The supervisor recognises such an end by its 0 or 1 seconds
+The supervisor recognises the first end by its 0 or 1 seconds
 (docs/explanation/slurm-end-states.md). SLURM subtracts times in whole seconds: a job
 whose node fails after the next second has begun has run for a second.
 """
@@ -101,6 +101,41 @@ def test_node_cannot_start_a_job__job_is_submitted_again_and_the_operator_called
     site.ledger.alarms.off(AlarmName.JOBS_NOT_STARTED)
     second = submitted_again(world, site, job)
     assert second.slurm_id != first.slurm_id
+    world.slurm.run("scancel", str(second.slurm_id))
+
+
+@contextmanager
+def failing_prolog(slurm: Slurm, folder: Path) -> Iterator[None]:
+    """Inside this, the Prolog of each node fails."""
+    prolog = folder / "prolog.sh"
+    prolog.write_text("#!/bin/sh\nexit 1\n")
+    prolog.chmod(0o755)
+    conf = slurm.layout.folder / "slurm.conf"
+    usual = conf.read_text()
+    conf.write_text(f"{usual}\nProlog={prolog}\n")
+    slurm.run("scontrol", "reconfigure")
+    try:
+        yield
+    finally:
+        conf.write_text(usual)
+        slurm.run("scontrol", "reconfigure")
+        slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
+
+
+def test_prolog_fails__job_is_submitted_again_and_the_operator_called(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    with failing_prolog(world.slurm, world.processes.folder):
+        job_id = world.new_job(site)
+        world.until_queued(site, job_id)
+        job = ended(world, site, job_id)
+    assert (job.state, job.slurm_id, job.outcome) == (State.READY, None, None)
+    assert world.journal(job_id)[-1] == "LaunchFailed"
+    assert AlarmName.JOBS_NOT_STARTED in {
+        alarm.name for alarm in site.ledger.alarms.all()
+    }
+    site.ledger.alarms.off(AlarmName.JOBS_NOT_STARTED)
+    second = submitted_again(world, site, job_id)
     world.slurm.run("scancel", str(second.slurm_id))
 
 

@@ -36,6 +36,10 @@ FIRST = EndedOn("node1", 1795727975)
         ("COMPLETED", 2, 0, False),
         ("COMPLETED", 1, 256, False),
         ("COMPLETED", 0, 256, False),
+        ("CANCELLED", 0, 0, True),
+        ("CANCELLED", 300, 0, True),
+        ("CANCELLED", 301, 0, False),
+        ("CANCELLED", 20, 15, False),  # scancel of a job that runs
         ("FAILED", 0, 0, False),
         ("RUNNING", 0, 0, False),
     ],
@@ -74,6 +78,8 @@ def test_drained_s__nodes_that_could_not_start_a_job__also_beside_one_that_is_go
     None
 ):
     assert drained_s(CommandAnswer(0, NODE + OTHER_NODE, "")) == {"node1": 1795727975}
+    prolog = NODE.replace("batch job complete failure", "Prolog error")
+    assert drained_s(CommandAnswer(0, prolog, "")) == {"node1": 1795727975}
     assert drained_s(CommandAnswer(1, NODE, "Node nodeX not found")) == {
         "node1": 1795727975
     }

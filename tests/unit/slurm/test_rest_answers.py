@@ -19,7 +19,7 @@ from supervisor_tasks.slurm.job_matching import (
     match_jobs,
 )
 from supervisor_tasks.slurm.job_states import Phase
-from supervisor_tasks.slurm.not_started import DRAIN_REASON
+from supervisor_tasks.slurm.not_started import DRAIN_REASONS
 from supervisor_tasks.slurm.parsers import (
     QuestionRefusedError,
     SlurmRejectedError,
@@ -330,7 +330,11 @@ def test_times__no_number__count_as_no_answer(time: object) -> None:
         drained_s(
             {
                 "nodes": [
-                    {"name": "node1", "reason": DRAIN_REASON, "reason_changed_at": time}
+                    {
+                        "name": "node1",
+                        "reason": DRAIN_REASONS[0],
+                        "reason_changed_at": time,
+                    }
                 ]
             }
         )
@@ -386,10 +390,10 @@ def test_ended_on__several_jobs__has_those_that_are_asked_for() -> None:
 
 def test_drained_s__several_nodes__has_those_that_could_not_start_a_job() -> None:
     nodes = [
-        {"name": "node1", "reason": DRAIN_REASON, "reason_changed_at": 7},
+        {"name": "node1", "reason": DRAIN_REASONS[0], "reason_changed_at": 7},
         {"name": "node2", "reason": "broken fan", "reason_changed_at": 8},
         {"name": "node3", "reason": None},
-        {"name": "node4", "reason": DRAIN_REASON, "reason_changed_at": None},
+        {"name": "node4", "reason": DRAIN_REASONS[1], "reason_changed_at": None},
     ]
     assert drained_s({"nodes": nodes}) == {"node1": 7, "node4": 0}
 
