@@ -12,14 +12,7 @@ from supervisor_tasks.monitoring.loop_guard import (
     STANDS_FOR_S,
     LoopGuard,
 )
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.unit.monitoring.test_progress import Clock
 
 
 def away() -> None:
