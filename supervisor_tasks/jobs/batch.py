@@ -23,7 +23,7 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES, LeaseDue
 from supervisor_tasks.jobs.events import Event, ScriptFetched
-from supervisor_tasks.jobs.group import EffectOutcome, Group
+from supervisor_tasks.jobs.group import EffectOutcome, Group, Members
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.jobs.outcome_recorder import OutcomeRecorder, Start
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
@@ -36,8 +36,6 @@ RECORD_AT_MOST = 100  # outcomes in one transaction
 # While outcomes of more bytes than this wait for their commit, a thread begins no other
 # group. A fetched script has up to 4 MiB, and 64 of them could wait.
 MAX_UNRECORDED_BYTES = 8 * 1024 * 1024
-
-Members = Sequence[tuple[Job, OpenEffect]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from supervisor_tasks.jobs.events import Event
 from supervisor_tasks.jobs.model import Address, Job, JobId
 from supervisor_tasks.ledger.outbox import OpenEffect
 
+Members = Sequence[tuple[Job, OpenEffect]]
+
 
 class CommandFullError(TransientError):
     """The group's command takes no further script. A retry helps at once."""
@@ -54,7 +56,7 @@ class Group:
     """
 
     context: WorkerContext
-    members: Sequence[tuple[Job, OpenEffect]]
+    members: Members
     start: Callable[[Mapping[OpenEffect, Event]], Mapping[JobId, Job]]
     answered: Callable[[EffectOutcome], None]
 
@@ -63,9 +65,7 @@ class Group:
         """The customer of the first job."""
         return self.members[0][0].customer
 
-    def failed(
-        self, error: Exception, members: Sequence[tuple[Job, OpenEffect]] | None = None
-    ) -> None:
+    def failed(self, error: Exception, members: Members | None = None) -> None:
         """Answer these members, or all of the group, with the error. Members that have
         an answer keep it.
         """

@@ -40,6 +40,7 @@ from supervisor_tasks.jobs.group import (
     CommandFullError,
     EffectOutcome,
     Group,
+    Members,
     outcome_of,
 )
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
@@ -57,8 +58,6 @@ from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.submit_once import Fate, fate_of, submit_once
 
 log = structlog.get_logger()
-
-Members = Sequence[tuple[Job, OpenEffect]]
 
 # The most that the scripts of one command have together. The worker holds several
 # copies of them in memory, for each of its threads. It is the size of the largest

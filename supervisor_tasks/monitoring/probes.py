@@ -54,20 +54,11 @@ MARK_EVERY_S = 1.0
 
 
 def serve(
-    settings: Settings,
-    process: str,
-    dependencies: Dependencies,
-    *,
-    guarded: bool = False,
+    settings: Settings, process: str, dependencies: Dependencies
 ) -> ProbeServer | None:
-    """Answer at HEALTH_ADDRESS, if it is set. With `guarded`, end the process when its
-    loop stands, whether the address is set or not. Raises SettingsError if the address
-    is not available.
+    """Answer at HEALTH_ADDRESS, if it is set. Raises SettingsError if the address is
+    not available.
     """
-    if guarded or settings.health_address is not None:
-        dependencies.start()
-    if guarded:
-        start_loop_guard(LOOP, dependencies, process)
     if settings.health_address is None:
         return None
     registry = CollectorRegistry()
@@ -81,6 +72,7 @@ def serve(
         line = f"HEALTH_ADDRESS: found {settings.health_address!r}; expected a free one of this machine ({error})"
         raise SettingsError([line]) from error
     register_process(registry, settings.cluster_name, process, LOOP, dependencies)
+    dependencies.start()
     server.start()
     log.info(
         "probes_served",
@@ -215,16 +207,13 @@ def serve_beat(**_: object) -> None:
     """Serve the probes when beat starts."""
     settings = load_or_exit()
     with or_exit():
-        serve(
-            settings,
-            "beat",
-            services(
-                database(database_url(settings), holds_loop=True),
-                _broker(settings),
-                quiet=settings.health_address is None,
-            ),
-            guarded=True,
+        needed = services(
+            database(database_url(settings), holds_loop=True),
+            _broker(settings),
+            quiet=settings.health_address is None,
         )
+        serve(settings, "beat", needed)
+    _guard_loop(settings, "beat", needed)
 
 
 def serve_flower(settings: Settings) -> None:
@@ -234,14 +223,15 @@ def serve_flower(settings: Settings) -> None:
     PeriodicCallback(LOOP.mark, MARK_EVERY_S * 1000).start()
     needed = services(_broker(settings), quiet=settings.health_address is None)
     serve(settings, "flower", needed)
-
-    def guard() -> None:
-        if settings.health_address is None:
-            needed.start()
-        start_loop_guard(LOOP, needed, "flower")
-
     # in the loop: a program that only reads this configuration runs none
-    IOLoop.current().add_callback(guard)
+    IOLoop.current().add_callback(_guard_loop, settings, "flower", needed)
+
+
+def _guard_loop(settings: Settings, process: str, needed: Dependencies) -> None:
+    """End the process when its loop stands, also where no HEALTH_ADDRESS is set."""
+    if settings.health_address is None:
+        needed.start()
+    start_loop_guard(LOOP, needed, process)
 
 
 def serve_callbacks(settings: Settings) -> ProbeServer | None:

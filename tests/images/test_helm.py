@@ -177,7 +177,11 @@ def test_image__its_state_folder_home_and_temporary_files__are_in_its_volume() -
     )
 
 
-LIBPQ = {"pgsslrootcert", "pgsslcert", "pgsslkey"}
+LIBPQ = {
+    "PGSSLROOTCERT": "database_ca",
+    "PGSSLCERT": "database_cert",
+    "PGSSLKEY": "database_key",
+}
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -190,8 +194,8 @@ def test_variables__are_settings__and_secrets_are_files(values: str) -> None:
             if each.endswith("_FILE")
         }
         assert files <= set(IN_FILES), name
-        others = {each.lower() for each in given if not each.endswith("_FILE")}
-        assert others - LIBPQ <= set(Settings.model_fields), name
+        others = {each for each in given - LIBPQ.keys() if not each.endswith("_FILE")}
+        assert {each.lower() for each in others} <= set(Settings.model_fields), name
     for config in named(values, "ConfigMap").values():
         if config["metadata"]["name"].endswith("-settings"):
             assert {each.lower() for each in config["data"]} <= set(
@@ -376,11 +380,6 @@ def test_keda__of_a_broker_with_tls__has_its_authority_and_certificate() -> None
 
 def test_pod__of_a_postgres_with_a_private_authority__has_its_certificates() -> None:
     """`wait` and the migration connect to it, too."""
-    expected = {
-        "PGSSLROOTCERT": "database_ca",
-        "PGSSLCERT": "database_cert",
-        "PGSSLKEY": "database_key",
-    }
     pods = [
         (name, pod)
         for name, pod in processes("external-servers")
@@ -398,12 +397,10 @@ def test_pod__of_a_postgres_with_a_private_authority__has_its_certificates() -> 
             for source in sources
             for item in source["secret"]["items"]
         }
-        assert {key: mounted[key] for key in expected.values()} == dict.fromkeys(
-            expected.values(), "ledger"
-        ), name
+        assert {mounted[key] for key in LIBPQ.values()} == {"ledger"}, name
         for container in (*pod["containers"], *pod.get("initContainers", ())):
             variables = {each["name"]: each.get("value") for each in container["env"]}
-            for variable, key in expected.items():
+            for variable, key in LIBPQ.items():
                 assert variables[variable] == f"/run/secrets/supervisor/{key}", name
 
 
@@ -414,7 +411,7 @@ def test_flower__with_a_role_that_only_reads__has_no_key_of_the_role_that_writes
         pod for name, pod in processes("external-servers") if name == "grid-flower"
     ]
     variables = {each["name"] for each in flower["containers"][0]["env"]}
-    assert variables & {"PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY"} == {"PGSSLROOTCERT"}
+    assert variables & LIBPQ.keys() == {"PGSSLROOTCERT"}
     keys = {
         item["key"]: source["secret"]["name"]
         for source in flower["volumes"][0]["projected"]["sources"]
@@ -589,9 +586,7 @@ def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) ->
         assert [first[each] for each in alike] == [container[each] for each in alike], (
             name
         )
-        others = {"PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY"}
-        if values != "external-servers":
-            others = set()
+        others = LIBPQ.keys() if values == "external-servers" else set()
         assert {each["name"] for each in first["env"]} == {
             "CLUSTER_NAME",
             "DATABASE_URL_FILE",

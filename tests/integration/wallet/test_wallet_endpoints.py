@@ -702,7 +702,7 @@ def test_endpoint_refuses__the_next_is_asked__and_the_first_again_when_it_is_bac
             assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
             return list(rpc.health().values()) == [Health.UNREACHABLE, Health.ALIVE]
 
-        # on a machine that stands still, the last look may be too old to count
+        # the first call may be answered before the first look at this one has ended
         wait_until(away, "the first endpoint to be unreachable", 60.0, 0.2)
         proxy.fault(None)
         passed = proxy.connections
