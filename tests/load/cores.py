@@ -5,6 +5,7 @@ Linux counts for each thread how long it ran and how long it was ready to run an
 wait (/proc/PID/task/TID/schedstat).
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -40,11 +41,24 @@ def _threads(grid: Grid) -> Iterator[tuple[str, tuple[int, int]]]:
     """Each thread with the nanoseconds that it ran and that it waited for a core."""
     for running in grid.processes.running():
         root = running.process()
-        with suppress(psutil.NoSuchProcess):
-            for process in (
-                [] if root is None else [root, *root.children(recursive=True)]
-            ):
-                for schedstat in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
-                    with suppress(OSError):
-                        ran, waited, _ = schedstat.read_text().split()
-                        yield str(schedstat), (int(ran), int(waited))
+        if root is None:
+            continue
+        for process in _with_children(root):
+            yield from _threads_of(process.pid)
+
+
+def _with_children(root: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _threads_of(pid: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The threads of a process; none when it ends meanwhile."""
+    with suppress(FileNotFoundError):
+        for thread in os.scandir(f"/proc/{pid}/task"):
+            schedstat = Path(thread.path, "schedstat")
+            with suppress(OSError):
+                ran, waited, _ = schedstat.read_text().split()
+                yield str(schedstat), (int(ran), int(waited))
