@@ -12,6 +12,8 @@ Shape = Callable[[Any], bool]
 
 NUMBER = re.compile("0x[0-9a-fA-F]{1,64}")
 BYTES = re.compile("0x[0-9a-fA-F]*")
+# Hashes and topics are compared as text, so hex in upper case would match nothing.
+HASH = re.compile("0x[0-9a-f]{64}")
 ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
 # The greatest number of a block, a log or a transaction: the ledger stores twice as
 # much, and adds to it.
@@ -45,10 +47,10 @@ def is_bytes(value: Any) -> bool:
 
 
 def _hash(value: Any) -> bool:
-    """Whether the value is a hash or a topic. These are compared as text, so hex in
-    upper case would match nothing.
+    """Whether the value is a hash or a topic. An honest endpoint refuses a question
+    about a hash of another length, so no second endpoint could deny it.
     """
-    return is_bytes(value) and value == value.lower()
+    return _is_text(value, HASH)
 
 
 def _list_of(shape: Shape) -> Shape:
