@@ -35,6 +35,11 @@ class Fees:
     priority_fee_wei: int
     legacy: bool
 
+    def at_most(self, cap_wei: int) -> "Fees":
+        """The same prices, within the cap."""
+        price = min(self.max_fee_wei, cap_wei)
+        return Fees(price, min(self.priority_fee_wei, price), self.legacy)
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -457,10 +457,10 @@ class Wallet:
         """
         signed = []
         for entry in transactions:
-            price = (
-                replacement(entry.fees, market, self.bounds.of(FILLER_GAS))
-                or entry.fees
-            )
+            cap_wei = self.bounds.of(FILLER_GAS)
+            price = replacement(entry.fees, market, cap_wei)
+            if price is None:
+                price = entry.fees.at_most(cap_wei)
             nothing = TransactionFields(
                 entry.nonce, FILLER_GAS, self.address, 0, b"", price
             )

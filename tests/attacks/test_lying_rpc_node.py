@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -34,7 +34,7 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet import nonces
-from supervisor_tasks.wallet.wallet import TooDearError, Write
+from supervisor_tasks.wallet.wallet import FILLER_GAS, TooDearError, Write
 from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, refusing_node
 from tests.support.wallet_harness import (
@@ -197,6 +197,26 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
             assert max(costs_wei(fleet)) <= MAX_WEI
 
 
+def test_cancel__of_a_transaction_with_little_gas__costs_no_more_than_the_bound(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
+    """A node says that a call takes no gas, names a high price, and refuses the call:
+    what takes its nonce has more gas.
+    """
+    with refusing_node(chain, lambda _: None, dear(chain)) as url, held(chain):
+        fleet = ChainHarness.of(
+            chain, provider, engine, Rpc.at(url), most_wei_per_tx=10**15
+        )
+        fleet.wallet.send([Write("claim:1", "claim", CLAIM.encode(), gas=1)])
+        entries = fleet.wallet.open_transactions()
+        assert entries[0].fees.max_fee_wei * FILLER_GAS > 10**15
+        state = fleet.wallet.fetch_account_state()
+        fleet.wallet.cancel_with_replacement(entries, state.market, state.head)
+        (entry,) = fleet.wallet.open_transactions()
+        assert entry.gas == FILLER_GAS
+        assert max(costs_wei(fleet)) <= 10**15
+
+
 def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_sent(
     chain: Chain, engine: Engine, provider: Account
 ) -> None:
@@ -322,13 +342,17 @@ def forging(chain: Chain, forge: Forge) -> Iterator[tuple[threading.Event, str]]
         return 200, list(answers.values())
 
     def _back(text: str) -> str:
-        return text.replace(MADE_UP, REAL[0]) if REAL else text
+        if not REAL:
+            return text
+        quoted = f'"{REAL[0]}"'
+        return text.replace(MADE_UP, REAL[0]).replace(f'"{SHORT}"', quoted)
 
     with node_proxy(chain, answer) as (_, url):
         yield is_forging, url
 
 
 BUSY = {"code": -32005, "message": "too many requests"}
+SHORT = "0x12"  # no node looks up a hash of one byte
 REAL: list[str] = []  # the hash of the transaction that a made-up one stands for
 
 
@@ -401,6 +425,36 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
         wait_until(lambda: not fleet.follow(), "the claim to be mined", 20.0)
         assert known_jobs(fleet) == {ours}
         assert AlarmName.ENDPOINTS_DISAGREE not in fleet.alarms()
+
+
+def test_claim__forged_under_a_hash_that_no_node_looks_up__no_job_is_begun(
+    chain: Chain,
+    engine: Engine,
+    provider: Account,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The honest endpoint refuses the question about a hash of one byte, so it denies
+    nothing, and would count as away.
+    """
+    monkeypatch.setattr(cross_check, "PATIENCE_S", -1.0)
+    others = dict[str, str]()
+
+    def rewrite(text: str) -> str:
+        for theirs, ours in others.items():
+            text = text.replace(theirs, ours)
+        return text
+
+    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
+        fleet,
+        is_forging,
+    ):
+        other = claim_by_another(chain, is_forging)
+        others[other.address[2:].lower()] = provider.address[2:].lower()
+        others[REAL[0]] = SHORT
+        for _ in range(3):
+            with suppress(RpcUnavailableError):
+                scan(fleet.site)
+        assert known_jobs(fleet) == set()
 
 
 def test_claim__forged_in_the_receipt_of_our_own_transaction__no_job_is_begun(
