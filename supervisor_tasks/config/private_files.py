@@ -9,6 +9,7 @@ that open files follow no links.
 import os
 import pwd
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor_tasks.errors import PermanentError
@@ -65,23 +66,56 @@ def write_private(path: Path, text: str, mode: int = 0o600) -> None:
 
 def _require_safe(folder: Path, *, is_parent: bool) -> None:
     resolved = folder.resolve()
-    for path in (resolved, *resolved.parents):
-        status = path.stat()
-        if status.st_uid not in (ROOT, os.geteuid()):
-            raise StateFolderError(
-                f"STATE_DIR: {path} belongs to {_name(status.st_uid)!r}, who can replace what is in it; expected a folder of"
-                f" {_name(os.geteuid())!r} or root: chown it, or choose another folder"
-            )
-        # In a sticky folder such as /tmp, a user can replace only the user's own files.
-        # The folder itself must be closed to others even so.
-        is_above = is_parent or path != resolved
-        is_sticky = bool(status.st_mode & stat.S_ISVTX)
-        if status.st_mode & _others_bits() and not (is_sticky and is_above):
-            raise StateFolderError(
-                f"STATE_DIR: {path} can be written by others, who can replace what is in it; expected a folder that only"
-                f" {_name(os.geteuid())!r} writes: chmod go-w {path} (of a Kubernetes volume: in an initContainer), or"
-                f" choose a subfolder, not made yet, of one with the sticky bit (chmod +t {path}): this process makes it"
-            )
+    _require_closed(resolved, is_above=is_parent)
+    for path in resolved.parents:
+        _require_closed(path, is_above=True)
+    for link in _links(folder):
+        _require_owned(link, link.lstat())
+        for path in link.parents:
+            _require_closed(path, is_above=True)
+
+
+def _links(folder: Path) -> Iterator[Path]:
+    """The symbolic links through which a path leads, each in the folder that really
+    holds it. The path must not lead in a circle.
+    """
+    at, left = Path("/"), list(folder.absolute().parts[1:])
+    while left:
+        step = at.parent if left[0] == ".." else at / left[0]
+        del left[0]
+        if not step.is_symlink():
+            at = step
+            continue
+        yield step
+        target = step.readlink()
+        if target.is_absolute():
+            at = Path("/")
+        left = [part for part in target.parts if part != "/"] + left
+
+
+def _require_closed(path: Path, *, is_above: bool) -> None:
+    """Require that no other user can replace what is in a folder.
+
+    In a sticky folder such as /tmp, a user can replace only the user's own files. The
+    folder itself must be closed to others even so.
+    """
+    status = path.stat()
+    _require_owned(path, status)
+    is_sticky = bool(status.st_mode & stat.S_ISVTX)
+    if status.st_mode & _others_bits() and not (is_sticky and is_above):
+        raise StateFolderError(
+            f"STATE_DIR: {path} can be written by others, who can replace what is in it; expected a folder that only"
+            f" {_name(os.geteuid())!r} writes: chmod go-w {path} (of a Kubernetes volume: in an initContainer), or"
+            f" choose a subfolder, not made yet, of one with the sticky bit (chmod +t {path}): this process makes it"
+        )
+
+
+def _require_owned(path: Path, status: os.stat_result) -> None:
+    if status.st_uid not in (ROOT, os.geteuid()):
+        raise StateFolderError(
+            f"STATE_DIR: {path} belongs to {_name(status.st_uid)!r}, who can replace what is in it; expected a folder of"
+            f" {_name(os.geteuid())!r} or root: chown it, or choose another folder"
+        )
 
 
 def _others_bits() -> int:

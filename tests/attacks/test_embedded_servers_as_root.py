@@ -283,6 +283,24 @@ def test_folder__parent_is_writable_for_all_users__is_refused() -> None:
         shutil.rmtree(outer)
 
 
+def test_folder__behind_a_link_that_others_can_replace__is_refused() -> None:
+    outer = new_state_folder()
+    try:
+        (outer / "open").mkdir()
+        (outer / "state").mkdir(mode=0o711)
+        link = outer / "open" / "link"
+        link.symlink_to(outer / "state")
+        (outer / "open").chmod(0o777)
+        errors = User(link).end()
+        assert f"STATE_DIR: {outer / 'open'} can be written by others" in errors
+        os.lchown(link, pwd.getpwnam(STRANGER).pw_uid, -1)
+        (outer / "open").chmod(0o1777)
+        errors = User(link).end()
+        assert f"STATE_DIR: {link} belongs to {STRANGER!r}" in errors
+    finally:
+        shutil.rmtree(outer)
+
+
 def test_database__runs_as_a_user_made_for_it(state: Path) -> None:
     user = User(state)
     try:
