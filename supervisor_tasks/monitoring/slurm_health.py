@@ -127,8 +127,8 @@ def _check(context: WorkerContext) -> bool:
 
 
 def _store_min_job_age(context: WorkerContext, min_job_age_s: int) -> None:
-    """Store for how long slurmctld remembers ended jobs. Without accounting that sets
-    how often the workers sweep.
+    """Store for how long slurmctld remembers ended jobs. That sets how often the
+    workers sweep.
 
     If it has changed, request a sweep: the last sweep may have planned the next one too
     late.
@@ -136,15 +136,14 @@ def _store_min_job_age(context: WorkerContext, min_job_age_s: int) -> None:
     ledger = context.ledger
     if ledger.facts.get(SLURM_MIN_JOB_AGE) == min_job_age_s:
         return
-    if not context.slurm.cluster.has_accounting:
-        # first: a worker that dies in between has not stored it
-        ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")
-        if 0 < min_job_age_s < SENSIBLE_AGE_S:
-            log.warning(
-                "min_job_age_is_short",
-                min_job_age_s=min_job_age_s,
-                expected_s=SENSIBLE_AGE_S,
-            )
+    # first: a worker that dies in between has not stored it
+    ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")
+    if 0 < min_job_age_s < SENSIBLE_AGE_S:
+        log.warning(
+            "min_job_age_is_short",
+            min_job_age_s=min_job_age_s,
+            expected_s=SENSIBLE_AGE_S,
+        )
     ledger.facts.set(SLURM_MIN_JOB_AGE, min_job_age_s)
 
 

@@ -312,8 +312,8 @@ def _wake(context: WorkerContext, report: ReconciliationReport) -> None:
 
 def interval_s(every_s: float, min_job_age_s: float) -> float:
     """How often to sweep if SLURM remembers a job for `min_job_age_s` after its end; 0
-    means that SLURM forgets nothing. After that time no other source has the end, and
-    its callback may have been lost.
+    means that SLURM forgets nothing. After that time nothing shows what SLURM gave the
+    job, and without accounting nothing shows its end if the callback was lost.
     """
     if not min_job_age_s:
         return every_s
@@ -322,8 +322,6 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
 
 
 def _every_s(context: WorkerContext) -> float:
-    if context.slurm.cluster.has_accounting:
-        return interval_s(context.sweep.every_s, 0.0)
     min_job_age_s = context.ledger.facts.get_or(SLURM_MIN_JOB_AGE, 0)
     return interval_s(context.sweep.every_s, min_job_age_s)
 

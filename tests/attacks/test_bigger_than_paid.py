@@ -2,6 +2,7 @@
 site has no job_submit.lua, and no accounting (in `make attacks` also with it).
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -323,6 +324,23 @@ def test_changed_while_its_looks_are_parked__is_found_by_the_sweep_and_cancelled
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.CANCELLED
     assert "GPUs: 2 instead of 1" in job.last_error
+
+
+def test_sweep__between_looks__comes_before_slurm_forgets_a_jobs_size(
+    grid: Grid,
+) -> None:
+    """The owner can put his job's looks far apart; accounting shows no size."""
+    last = "SELECT report ->> 'again_s' AS again_s FROM sweeps WHERE report IS NOT NULL ORDER BY begun_at DESC LIMIT 1"
+    config = slurm_of(grid).run("scontrol", "show", "config").stdout
+    found = re.search(r"MinJobAge +(?:= )?(\d+) sec", config)
+    assert found is not None
+    soon_s = int(found[1]) / 3
+
+    def is_soon() -> bool:
+        sweeps = rows(grid, last)
+        return bool(sweeps) and float(sweeps[0].again_s) <= soon_s
+
+    wait_until(is_soon, "a sweep that plans the next one in time", PATIENCE_S, 0.2)
 
 
 def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_alarm(
