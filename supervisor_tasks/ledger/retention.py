@@ -199,12 +199,10 @@ class Retention:
 
     def delete(self, goes_on: Callable[[], bool]) -> Deleted:
         """Delete old rows in small transactions, until none is left, PASS_S or
-        PASS_JOBS is reached, or `goes_on` returns False. Another call continues. While
-        the operator holds deletions, it does nothing.
+        PASS_JOBS is reached, or `goes_on` returns False. Another call continues. Once
+        the operator holds deletions, it deletes nothing more.
         """
         deleted, until_s = Counter[str](), time.monotonic() + PASS_S
-        if self.held() is not None:
-            return Deleted(deleted, left=False)
         for deletion in self._deletions():
             rows = self._one_batch(deletion)
             while any(rows.values()):
@@ -219,6 +217,8 @@ class Retention:
         return Deleted(deleted, left=False)
 
     def _one_batch(self, deletion: Deletion) -> Mapping[str, int]:
+        if self.held() is not None:
+            return {}
         with self._engine.begin() as connection:
             return deletion(connection)
 

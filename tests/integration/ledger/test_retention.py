@@ -364,6 +364,20 @@ def test_task__operator_holds_deletions__deletes_nothing(
         assert connection.scalar(text("SELECT count(*) FROM jobs")) == 6
 
 
+def test_delete__operator_holds_deletions_meanwhile__deletes_no_further_batch(
+    site: WorkerContext, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor_tasks.ledger.retention.BATCH", 2)
+    many_jobs(engine, 5)
+
+    def hold() -> bool:
+        site.ledger.facts.set(HELD, "audit of 2026")
+        return True
+
+    deleted = Retention(engine, CLUSTER, 400).delete(hold)
+    assert deleted.rows == {"scripts": 1}
+
+
 # --- the archive ----------------------------------------------------------------------
 
 NOW = datetime.now(UTC)
