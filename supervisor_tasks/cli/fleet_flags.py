@@ -34,6 +34,11 @@ ALIASES = {
 }
 # a flag for each entry; in the variable, commas between
 REPEATED = ("METASCHEDULER_LABELS", "BENCHMARK_ENV")
+# the words for a switch, as all settings read them
+_SWITCH = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9._-]*)(?:=(.*))?", re.DOTALL)
 
 
@@ -83,9 +88,12 @@ def read_flags(
             errors.append(f"{word}: found no value; expected one, as in {word} VALUE")
             continue
         _set(settings, name, value)
+    embedded = settings.pop(EMBEDDED, "false")
+    if embedded.lower() not in _SWITCH:
+        errors.append(f"--embedded: found {embedded!r}; expected true or false")
     if errors:
         raise FlagError("\n".join(errors))
-    return Flags(settings, settings.pop(EMBEDDED, "false").lower() == "true")
+    return Flags(settings, _SWITCH[embedded.lower()])
 
 
 def _name_and_value(word: str) -> tuple[str, str | None]:

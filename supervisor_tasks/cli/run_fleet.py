@@ -43,7 +43,11 @@ from supervisor_tasks.config.needs import (
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.config.settings import UnreadableFileError, text_of_file
 from supervisor_tasks.config.ssh_keys import public_half
-from supervisor_tasks.config.variables import given_secrets, warn_of_mistyped
+from supervisor_tasks.config.variables import (
+    given_secrets,
+    overridden,
+    warn_of_mistyped,
+)
 
 log = structlog.get_logger()
 
@@ -332,7 +336,7 @@ def run_fleet(flags: Flags) -> int:
     """Run the fleet with these flags over the environment. Returns this process's
     status.
     """
-    given = {**os.environ, **flags.settings}
+    given = overridden(os.environ, flags.settings)
     missing = [] if flags.embedded else missing_servers(SERVERS, given)
     wrong = [*missing, *unreadable_key(given)]
     if wrong:

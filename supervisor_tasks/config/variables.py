@@ -3,7 +3,7 @@ probably misspelled settings.
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 
@@ -51,6 +51,27 @@ def variables() -> set[str]:
     settings = {name.upper() for name in Settings.model_fields}
     files = {f"{name.upper()}_FILE" for name in IN_FILES}
     return settings | files | {variable for variable, _ in OTHER_FORMS.values()}
+
+
+def overridden(
+    environment: Mapping[str, str], settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment with these settings in place of its own. The other
+    variables of the same settings go: the file of one, the Go program's form of one.
+    """
+    gone = {*settings}
+    for pair in _same_setting():
+        if not settings.keys().isdisjoint(pair):
+            gone.update(pair)
+    kept = {name: value for name, value in environment.items() if name not in gone}
+    return kept | dict(settings)
+
+
+def _same_setting() -> Iterator[tuple[str, str]]:
+    for name in IN_FILES:
+        yield name.upper(), f"{name.upper()}_FILE"
+    for name, (variable, _) in OTHER_FORMS.items():
+        yield name.upper(), variable
 
 
 def switches() -> set[str]:

@@ -63,6 +63,16 @@ def test_read_flags__embedded__is_no_setting() -> None:
     assert read("--embedded=false") == Flags()
 
 
+@pytest.mark.parametrize("word", ["1", "yes", "on", "True"])
+def test_read_flags__switch_in_another_word__is_on(word: str) -> None:
+    assert read(f"--embedded={word}") == Flags(embedded=True)
+
+
+def test_read_flags__switch_that_is_no_word_for_it__says_what_is_expected() -> None:
+    with pytest.raises(FlagError, match="--embedded: found 'ture'; expected true"):
+        read("--embedded=ture")
+
+
 def test_read_flags__wrong_ones__all_are_named_with_the_nearest() -> None:
     with pytest.raises(FlagError) as raised:
         read("--slurm.partiton", "main", "stray", "--tls.enable", "--slurm.partition")

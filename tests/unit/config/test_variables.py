@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from devgrid import REPOSITORY
 from supervisor_tasks.config.settings import SECRETS, Settings
-from supervisor_tasks.config.variables import mistyped, warn_of_mistyped
+from supervisor_tasks.config.variables import mistyped, overridden, warn_of_mistyped
 from tests.support.commands import Result, supervisor
 
 RPC = "https://node.example.org/v1/ABCDEFGH12345678"
@@ -179,3 +179,38 @@ def test_show__secrets__are_not_shown() -> None:
 def test_show__mistyped_variable__is_told_without_its_value() -> None:
     result = shown(ETH_PRIVATE_KYE="4c" * 32)
     assert result.stderr == "ETH_PRIVATE_KYE: no setting; expected ETH_PRIVATE_KEY?\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "expected"),
+    [
+        pytest.param(
+            {"ETH_PRIVATE_KEY": "k"},
+            {"ETH_PRIVATE_KEY_FILE": "/f"},
+            {"ETH_PRIVATE_KEY_FILE": "/f"},
+            id="a file in place of the text",
+        ),
+        pytest.param(
+            {"ETH_PRIVATE_KEY_FILE": "/f"},
+            {"ETH_PRIVATE_KEY": "k"},
+            {"ETH_PRIVATE_KEY": "k"},
+            id="a text in place of the file",
+        ),
+        pytest.param(
+            {"BENCHMARK_ENVIRONMENT": "a=1", "BENCHMARK_HPL_MEMORY_SHARE": "0.5"},
+            {"BENCHMARK_ENV": "a=2"},
+            {"BENCHMARK_ENV": "a=2", "BENCHMARK_HPL_MEMORY_SHARE": "0.5"},
+            id="the Go program's form in place of ours",
+        ),
+        pytest.param(
+            {"PATH": "/bin", "SLURM_PARTITION": "a"},
+            {"SLURM_PARTITION": "b"},
+            {"PATH": "/bin", "SLURM_PARTITION": "b"},
+            id="a setting with one variable",
+        ),
+    ],
+)
+def test_overridden__by_flags__has_no_other_variable_of_the_same_setting(
+    environment: dict[str, str], flags: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert overridden(environment, flags) == expected
