@@ -56,7 +56,7 @@ def beginning(first: bytes, *, tls: bool) -> Beginning:
         return Beginning.GOOD
     if wanted.startswith(first):
         return Beginning.SHORT
-    if first[0] == TLS_HANDSHAKE[0]:
+    if first[0] == TLS_HANDSHAKE[0] and not tls:
         return Beginning.TLS
     return Beginning.WRONG
 

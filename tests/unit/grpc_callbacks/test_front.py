@@ -17,6 +17,7 @@ from grpc_callbacks.front import PREFACE, Beginning, beginning
         (b"\x16\x03", True, Beginning.GOOD),
         (PREFACE, True, Beginning.WRONG),
         (b"\x00" * 100, True, Beginning.WRONG),
+        (b"\x16\x00", True, Beginning.WRONG),
     ],
 )
 def test_beginning(first: bytes, tls: bool, found: Beginning) -> None:
