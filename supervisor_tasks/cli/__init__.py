@@ -13,6 +13,7 @@ from supervisor_tasks.config.first_process import end_on_signal
 end_on_signal()  # before the other imports, which take long
 
 import os  # noqa: E402
+import resource  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
 
@@ -27,6 +28,8 @@ def main(words: Sequence[str] | None = None) -> None:
     Orchestrators call `health` every few seconds, and `run` starts every process: both
     work without typer, whose import takes longer than all that they do.
     """
+    # commands read keys, and so do the processes that `run` starts
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["health"]:
         from supervisor_tasks.cli.health_command import main as health

@@ -294,6 +294,23 @@ def test_core_files__of_the_fleet__are_off(grid: Grid, job_id: str) -> None:
     assert limits == dict.fromkeys(limits, (0, 0))
 
 
+COMMAND = """
+import resource
+from supervisor_tasks.cli import main
+try:
+    main(["config", "check", "worker"])
+finally:
+    print("\\n", *resource.getrlimit(resource.RLIMIT_CORE))
+"""
+
+
+def test_core_files__of_a_command_that_reads_the_keys__are_off() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1].split() == ["0", "0"], done.stderr
+
+
 AUTHORIZED_KEYS = """
 import resource, sys
 from plugins import authorized_keys
