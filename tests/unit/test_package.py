@@ -20,6 +20,7 @@ from tests.support.reference.source import parsed
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins", "protos")
 MODULES = ("celeryconfig", "flowerconfig")
+CONTRACTS = sorted((REPOSITORY / "devgrid" / "contracts").glob("*/*.sol"))
 DECLARED = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 RUNTIME = [Requirement(line) for line in DECLARED["project"]["dependencies"]]
 DEV = [
@@ -113,6 +114,12 @@ def test_license__declared_and_its_text__are_apaches() -> None:
         "Apache License",
         "Version 2.0, January 2004",
     ]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda file: file.name)
+def test_license__of_a_contract__is_apaches(contract: Path) -> None:
+    first = contract.read_text().partition("\n")[0]
+    assert first == "// SPDX-License-Identifier: Apache-2.0"
 
 
 @pytest.mark.parametrize("python", PYTHONS)

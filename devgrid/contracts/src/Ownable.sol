@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: UNLICENSED
+// SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.20;
 
 /// One owner: at first the deployer, until it hands the contract over or gives it up. Signatures, event and reasons are
