@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that a list ($1) or the other arguments name and this machine lacks, and starts none of their services:
 # a policy-rc.d that answers 101 stands in for the time of the installation, where the machine has none of its own.
-# Lines `## NAME` begin the list's groups. One line is printed for each group of which something is missing, with its time.
+# Lines `## NAME` begin the list's groups. Each group that lacks something gets one line, with its time.
 set -euo pipefail
 list=$1
 shift

@@ -1,6 +1,6 @@
 /* LD_PRELOAD, with libnss_wrapper.so: one thread at a time looks a user or a group up.
  *
- * nss_wrapper keeps what it has read of its two files in one place without a lock, and reads a file anew when its time
+ * nss_wrapper keeps what it has read of its two files in one place without a lock, and reads a file again when its time
  * has changed. Two threads of a daemon that look names up just after a user was added end it with a segmentation fault.
  * `next` finds nss_wrapper's function, which stands behind this library in the order of loading.
  */

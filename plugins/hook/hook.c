@@ -77,7 +77,7 @@ __attribute__((format(printf, 2, 3))) static void complain(const char *event, co
     alarm(0);
 }
 
-/* The first thing that is wrong with the settings, or "". It is told when the event is safe: who is to hear of it may hang. */
+/* The first thing that is wrong with the settings, or "". It is told when the event is safe: syslog may hang. */
 static char mistake[2 * PATH_MAX + 300];
 
 static void read_settings(struct spool *spool)

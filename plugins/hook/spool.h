@@ -37,7 +37,7 @@ void spool_started(struct spool_event *event, const char *job_id, unsigned long 
 bool spool_write(const struct spool *spool, const struct spool_event *event, char *why);
 
 /* Does the work in a process of its own and waits for it `timeout_ms` at most; work that takes longer goes on by itself.
- * `alone` closes all files that the caller had open, so that nobody waits for their end. */
+ * `alone` closes all files that the caller had open, so that no other process waits for their end. */
 bool spool_in_time(const struct spool *spool, bool (*work)(void *context, char *why), void *context, bool alone, char *why);
 
 #endif

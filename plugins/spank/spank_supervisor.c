@@ -2,7 +2,7 @@
  *
  * plugstack.conf on the nodes: optional /folder/spank_supervisor.so spool=/var/spool/supervisor
  * A reporter on the node delivers the spool. The job's name, which only slurmctld knows, is asked for in a process of its own:
- * slurmd is not kept waiting, and the job runs whatever fails here.
+ * slurmd is not kept waiting, and the job runs also if something fails here.
  */
 #define _GNU_SOURCE
 #include "../hook/spool.h"
