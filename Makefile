@@ -111,8 +111,12 @@ complexity: setup ## branches of the product, by package and by function (radon:
 chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT= TRANSPORT=rest: crash runs only; LONG=words: long tests only)
 	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(TRANSPORT),--transport $(TRANSPORT)) $(if $(LONG),--long '$(LONG)')
 
+# docs/security.md names tests of other folders too
+ATTACKS = tests/attacks $(shell grep -ohE 'test_[a-z0-9_]+\.py' docs/security.md | sort -u \
+	| while read -r file; do find tests -name "$$file" ! -path 'tests/attacks/*' ! -path 'tests/images/*'; done)
+
 attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (WORKERS=6 files side by side, ONLY=words)
-	@tests/run_all.sh $(BIN)/pytest $(WORKERS) tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
+	@tests/run_all.sh $(BIN)/pytest $(WORKERS) $(ATTACKS) --chaos $(if $(ONLY),-k '$(ONLY)')
 
 debian-test: ## setup, demo and tests in a Debian root in ~/.cache (DEBIAN_RELEASE=trixie, STEPS=tests, TESTS=files, WORKERS=2)
 	@devgrid/in-debian.sh $(TESTS)
