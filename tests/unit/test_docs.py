@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor_tasks.ledger import facts
+from supervisor_tasks.ledger.facts import Fact
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRACKED = subprocess.run(
     ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True
@@ -162,6 +165,8 @@ def is_command(words: list[str]) -> bool:
     )
 
 
+# functions and files that a reader opens at most: to sbatch, to FINISHED
+JOURNEYS = ((22, 15), (20, 14))
 JOURNEY = re.compile(
     r"^### [^\n]+\n\n(\d+) functions in (\d+) files, (\d+) trips through Celery\.\n\n(.*?)(?=^#|\Z)",
     re.M | re.S,
@@ -171,8 +176,9 @@ JOURNEY = re.compile(
 def test_journeys__their_counts__are_those_of_their_paths() -> None:
     page = "docs/explanation/job-lifecycle.md"
     journeys = JOURNEY.findall(text_of(page))
-    assert len(journeys) == 2
-    for functions, files, trips, path in journeys:
+    for (functions, files, trips, path), (most_functions, most_files) in zip(
+        journeys, JOURNEYS, strict=True
+    ):
         opened = {
             (text, target)
             for text, target, _ in LINK.findall(path)
@@ -183,6 +189,19 @@ def test_journeys__their_counts__are_those_of_their_paths() -> None:
             int(files),
         )
         assert path.count("(Celery)") == int(trips)
+        assert int(functions) <= most_functions
+        assert int(files) <= most_files
+
+
+def test_facts__that_a_page_names__are_facts_of_the_ledger() -> None:
+    names = {fact.name for fact in vars(facts).values() if isinstance(fact, Fact)}
+    named = {
+        (page, name)
+        for page in PAGES
+        for name in re.findall(r"fact\s+`([^`]+)`", text_of(page))
+    }
+    assert named
+    assert {(page, name) for page, name in named if name not in names} == set()
 
 
 def test_entry_pages__their_length__is_an_hours_reading_at_most() -> None:
@@ -190,6 +209,20 @@ def test_entry_pages__their_length__is_an_hours_reading_at_most() -> None:
     # without the diagrams
     text = re.sub(r"```.*?```", "", text_of("docs/architecture.md"), flags=re.DOTALL)
     assert sum(re.search(r"\w", word) is not None for word in text.split()) <= 1200
+
+
+def rows_of(page: str, heading: str) -> int:
+    """The number of rows of the table below a heading."""
+    below = text_of(page).partition(f"{heading}\n")[2].partition("\n#")[0]
+    return len(re.findall(r"^\|", below, re.MULTILINE)) - 2
+
+
+def test_architecture__its_parts__are_three_diagrams_and_ten_rows_each() -> None:
+    page = "docs/architecture.md"
+    assert text_of(page).count("```mermaid") == 3
+    assert rows_of(page, "## Invariants") == 10
+    assert rows_of(page, "## Where do I change ...?") == 10
+    assert rows_of("docs/glossary.md", "# Glossary") <= 30
 
 
 CODE_FILES = (
