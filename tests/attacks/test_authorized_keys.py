@@ -54,7 +54,7 @@ def run(*words: str | Path, program: tuple[str, ...] = PROGRAM) -> CompletedRun:
         [*program, *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=deadline(60),
         cwd="/",
     )
     return CompletedRun(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_run__refuses_to_start_each_time__tells_that_it_waits(
             cwd=REPOSITORY,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=deadline(60),
         )
         assert ended.returncode == 2
         told += ended.stderr.splitlines()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from supervisor_tasks.cli.run_command import PROCESSES
 
 DATABASE, BROKER = "DATABASE_URL", "BROKER_URL"
@@ -29,7 +30,7 @@ def run(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=deadline(60),
     )
 
 

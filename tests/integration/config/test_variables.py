@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 
 NOT_OURS = "203.0.113.1:1"  # an address that no machine has
 
@@ -53,7 +54,7 @@ def test_run__unknown_variable__is_a_warning_of_each_process(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=deadline(60),
     )
     lines = [
         json.loads(line)

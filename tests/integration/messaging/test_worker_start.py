@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from tests.support.refusals import reasons
 
 
@@ -25,7 +26,7 @@ def test_worker__everything_wrong__says_all_at_once_and_ends_with_2(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=deadline(60),
     )
     names = [reason.partition(":")[0] for reason in reasons(ended.stderr)]
     assert ended.returncode == 2
@@ -49,7 +50,7 @@ def test_on_worker_init__unexpected_error__ends_the_worker_and_is_logged() -> No
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=deadline(60),
     )
     assert ended.returncode == 2
     entry = json.loads(ended.stderr)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.tls import Certificates, make_certificates
 from tests.support.spooling import KEY, Supervisor, serving
@@ -40,7 +41,10 @@ def plain() -> Iterator[str]:
 
 def run(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=60
+        [*PROGRAM, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=deadline(60),
     )
 
 

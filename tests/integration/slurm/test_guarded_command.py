@@ -54,7 +54,12 @@ def run(
     """As sshd does: the login shell is given one text."""
     argv = [shell, "-c", noise + shlex.join(command)]
     done = subprocess.run(
-        argv, input=stdin, capture_output=True, timeout=60, env=environment, cwd=folder
+        argv,
+        input=stdin,
+        capture_output=True,
+        timeout=deadline(60),
+        env=environment,
+        cwd=folder,
     )
     return CommandAnswer(
         done.returncode,

@@ -18,6 +18,7 @@ import pytest
 import structlog
 import structlog.testing
 
+from devgrid.machine import deadline
 from supervisor_tasks.config import logging as logs
 
 SECRET = "correct-horse-battery"
@@ -223,7 +224,10 @@ fails()
 
 def test_log_crashes__warning_thread_and_process__are_lines_without_secrets() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CRASHES], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", CRASHES],
+        capture_output=True,
+        text=True,
+        timeout=deadline(60),
     )
     assert done.returncode == 1
     told = [json.loads(line) for line in done.stderr.splitlines()]

@@ -5,6 +5,7 @@ from celery.worker.request import Request
 from kombu.connection import Connection
 from kombu.messaging import Producer
 
+from devgrid.machine import deadline
 from grpc_callbacks.notifier import poll_message
 
 NAME = "supervisor_tasks.tasks.poll_jobs"
@@ -37,7 +38,7 @@ def test_poll_message__published__is_a_request_of_a_celery_worker() -> None:
         queue = connection.SimpleQueue("of the test", no_ack=True)
         sent = poll_message()
         producer(connection).publish(**sent, exchange="", routing_key="of the test")
-        request = Request(queue.get(timeout=5.0), app=app, task=task)
+        request = Request(queue.get(timeout=deadline(5.0)), app=app, task=task)
     assert (request.name, request.id, request.args, request.kwargs) == (
         NAME,
         sent["correlation_id"],

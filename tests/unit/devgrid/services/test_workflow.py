@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.services.workflow import ELSEWHERE, WorkflowError, load, render
 
 
@@ -26,7 +27,7 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
         cwd=folder,
         env=environment,
         capture_output=True,
-        timeout=20,
+        timeout=deadline(20),
     )
 
 
