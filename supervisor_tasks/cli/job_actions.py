@@ -336,8 +336,8 @@ def adopt(
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Take in the jobs that a lost ledger has claimed; refused while its fleet shows a
-    sign of life, as two fleets would run each job twice.
+    """Take in the jobs that a lost ledger has claimed; refused while its fleet is
+    active, as two fleets would run each job twice.
 
     Example: supervisor job adopt 0a1b2c3d4e5f6071 --reason "restored from no backup"
     """
@@ -374,5 +374,5 @@ def _require_dead(cli: CliContext, tag: bytes, yes_it_is_dead: bool) -> None:
         typer.echo(f"{tag.hex()}: {sign}", err=True)
     if signs and not yes_it_is_dead:
         raise CommandError(
-            "expected no sign of life of the other ledger's fleet: stop it for good and look again, or --yes-it-is-dead"
+            "expected no activity of the other ledger's fleet: stop it for good and look again, or --yes-it-is-dead"
         )

@@ -32,7 +32,7 @@ KNOWN_CLUSTERS = """
 
 @dataclass(frozen=True, slots=True)
 class VitalSigns:
-    """The signs of life of a cluster's fleet: the ages of its ticks in seconds, by
+    """The heartbeats of a cluster's fleet: the ages of its ticks in seconds, by
     name, and for how many seconds its oldest due effect has been due. `clusters` are
     those whose fleet has worked with this ledger.
     """

@@ -145,7 +145,7 @@ def test_sign_of_life__of_our_own_reporter__is_taken(
     signs = "SELECT 1 FROM periodic_runs WHERE name = :name"
     wait_until(
         lambda: rows(grid, signs, name=REPORTER) != [],
-        "the reporter's sign of life",
+        "the reporter's heartbeat",
         PATIENCE_S,
         0.1,
     )

@@ -120,7 +120,7 @@ def wait_for_next_heartbeat(site: CallbackSite, cluster: str) -> None:
     """
     own = "FROM periodic_runs WHERE name = :name AND cluster = :cluster"
     about = {"name": CALLBACKS, "cluster": cluster}
-    for which in ("the next sign of life", "the sign of life after that"):
+    for which in ("the next heartbeat", "the heartbeat after that"):
         site.do(f"DELETE {own}", **about)
         wait_until(
             lambda: site.number_of(f"SELECT count(*) {own}", **about) == 1,
@@ -156,7 +156,7 @@ def test_our_own_programs__where_a_proof_is_required__are_heard(
         report(channel, random_job_id())
         assert check(channel, REPORTER_SERVICE) is OK
     wait_until(
-        lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1
+        lambda: signs(site, REPORTER) == 1, "the reporter's heartbeat", 60.0, 0.1
     )
     assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'") == 1
     alone = shutil.copy(REPOSITORY / "plugins" / "authorized_keys.py", tmp_path)
@@ -252,7 +252,7 @@ def test_a_repeat_within_five_minutes__changes_nothing(
         ask: Any = channel.unary_unary(method)
         ask(question, metadata=entries, timeout=deadline(10))
         wait_until(
-            lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1
+            lambda: signs(site, REPORTER) == 1, "the reporter's heartbeat", 60.0, 0.1
         )
         site.do("DELETE FROM periodic_runs")
         ask(question, metadata=entries, timeout=deadline(10))

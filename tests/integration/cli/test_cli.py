@@ -1433,7 +1433,7 @@ def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(
     # the chain of these settings is nowhere
     refused = run("job", "adopt", tag.hex(), "--yes", status=1)
     assert "the chain cannot be looked at" in refused.stderr
-    assert "expected no sign of life" in refused.stderr
+    assert "expected no activity" in refused.stderr
     run("job", "adopt", tag.hex(), "--yes-it-is-dead", status=4)
     assert (ledger.foreign_claims.taken(), ledger.facts.get(SWEEP_REQUESTED)) == (
         set(),

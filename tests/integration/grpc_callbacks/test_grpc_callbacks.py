@@ -433,7 +433,7 @@ def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(
                 health_pb2.HealthCheckRequest(service=service), timeout=deadline(10)
             )
             forgotten()
-            wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
+            wait_until(lambda: CALLBACKS in ticks(site), "its heartbeat", 60.0, 0.1)
             assert set(ticks(site)) == {CALLBACKS, continuous_since_key(CALLBACKS)}
         assert REPORTER_SERVICE == HEARTBEAT_SERVICE
         health.Check(
@@ -442,7 +442,7 @@ def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(
         )
         wait_until(lambda: REPORTER in ticks(site), "the reporter's", 60.0, 0.1)
         forgotten()
-        wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
+        wait_until(lambda: CALLBACKS in ticks(site), "its heartbeat", 60.0, 0.1)
         assert REPORTER not in ticks(site)
 
 

@@ -1,4 +1,4 @@
-"""The signs of life of another ledger's fleet, on a real chain and a real Postgres."""
+"""What shows that another ledger's fleet is active, on a real chain and a real Postgres."""
 
 from collections.abc import Iterator
 
