@@ -53,11 +53,14 @@ class CallerConnection:
 
 
 class Connections:
-    """The connections that are held."""
+    """The connections that are held. Those from `own`, addresses and ports of this
+    process, are never closed for others.
+    """
 
     def __init__(
         self, most: int = MAX_CONNECTIONS, most_of_a_peer: int = MAX_OF_A_PEER
     ) -> None:
+        self.own = set[tuple[Address, int]]()
         self._most = most
         self._most_of_a_peer = most_of_a_peer
         self._held: defaultdict[int | Address, set[CallerConnection]] = defaultdict(set)
@@ -78,9 +81,9 @@ class Connections:
         of_peer = self._held[new.origin]
         given_up = None
         if len(of_peer) >= self._most_of_a_peer:
-            given_up = _least_worth(of_peer)
+            given_up = self._least_worth(of_peer)
         elif self._number >= self._most:
-            given_up = _least_worth(max(self._held.values(), key=len))
+            given_up = self._least_worth(max(self._held.values(), key=len))
         of_peer.add(new)
         self._number += 1
         if given_up is not None:
@@ -117,9 +120,11 @@ class Connections:
         if connection in self._held.get(connection.origin, ()):
             self._calls[connection.origin] += change
 
-
-def _least_worth(connections: set[CallerConnection]) -> CallerConnection | None:
-    return min(connections, key=lambda connection: connection.worth, default=None)
+    def _least_worth(
+        self, connections: set[CallerConnection]
+    ) -> CallerConnection | None:
+        others = [one for one in connections if (one.address, one.port) not in self.own]
+        return min(others, key=lambda connection: connection.worth, default=None)
 
 
 class UnreadCalls:

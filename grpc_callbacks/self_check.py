@@ -14,6 +14,7 @@ import grpc
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from grpc_callbacks.connections import Address, address_of
 from grpc_callbacks.front import PREFACE
 
 log = structlog.get_logger()
@@ -104,11 +105,21 @@ class OwnPort:
     Check to the services.
 
     The Check goes over a Unix socket: without the certificate's authority this process
-    cannot verify its certificate.
+    cannot verify its certificate. While it asks as a caller, `own` has its address and
+    port: a peer of the same address that opens many connections must not end it.
     """
 
-    def __init__(self, host: str, port: int, inner: str, *, tls: bool) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        inner: str,
+        own: set[tuple[Address, int]],
+        *,
+        tls: bool,
+    ) -> None:
         self._where = host, port
+        self._own = own
         self._context = _unverified() if tls else None
         self._health: Any = health_pb2_grpc.HealthStub(
             grpc.insecure_channel(f"unix:{inner}")
@@ -119,12 +130,21 @@ class OwnPort:
         TRY_S.
         """
         with socket.create_connection(self._where, TRY_S) as connection:
-            if self._context is not None:
-                with self._context.wrap_socket(connection) as encrypted:
-                    _await_first_byte(encrypted)
-            else:
-                _await_first_byte(connection)
+            host, port = connection.getsockname()[:2]
+            caller = address_of(host), port
+            self._own.add(caller)
+            try:
+                self._ask_over(connection)
+            finally:
+                self._own.remove(caller)
         self._health.Check(health_pb2.HealthCheckRequest(), timeout=TRY_S)
+
+    def _ask_over(self, connection: socket.socket) -> None:
+        if self._context is None:
+            _await_first_byte(connection)
+            return
+        with self._context.wrap_socket(connection) as encrypted:
+            _await_first_byte(encrypted)
 
 
 def _await_first_byte(connection: socket.socket) -> None:

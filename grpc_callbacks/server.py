@@ -374,7 +374,11 @@ class CallbackServer:
         await self._server.start()
         self.port = await self._front.listen(self._address)
         ask = OwnPort(
-            _reached_by_itself(self._address), self.port, self._own, tls=self._tls
+            _reached_by_itself(self._address),
+            self.port,
+            self._own,
+            self._front.connections.own,
+            tls=self._tls,
         ).ask
         self._self_check = SelfCheck(ask)
         self._self_check.start()

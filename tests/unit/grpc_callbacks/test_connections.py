@@ -65,6 +65,18 @@ def test_admit__of_all_that_were_proven__the_oldest_goes_and_never_the_new_one()
     assert held.admit(new) is first
 
 
+def test_admit__too_many_of_the_process_own_address__its_own_connection_stays() -> None:
+    held = Connections(most=10, most_of_a_peer=3)
+    own, others = connection(1), [connection(1, answered=True) for _ in range(2)]
+    own.port = 7
+    for one in (own, *others):
+        held.admit(one)
+    held.own.add((own.address, own.port))
+    assert held.admit(connection(1)) is others[0]
+    held.own.clear()
+    assert held.admit(connection(1)) is own
+
+
 def test_remove__twice__counts_once() -> None:
     held, one = Connections(), connection(1)
     held.admit(one)
