@@ -378,7 +378,9 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     expected = _expected(snapshot)
     rows = list[SqueueRow]()
     for row in snapshot.rows.values():
-        if row.slurm_id in snapshot.jobs_of_id:
+        # slurmctld may give the id of an old job again, to another customer's job
+        owners = {job.customer for job in snapshot.jobs_of_id.get(row.slurm_id, ())}
+        if row.user in owners:
             continue
         if row.name in snapshot.foreign_claim_tags or (row.name, row.user) in expected:
             continue

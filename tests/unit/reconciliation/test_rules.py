@@ -1155,6 +1155,7 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
     ("changes", "is_foreign"),
     [
         ({}, False),  # the ledger's own
+        ({"user": STRANGER, "name": "other"}, True),  # an old job's id, given again
         ({"slurm_id": SlurmId(2)}, True),
         ({"slurm_id": SlurmId(2), "user": STRANGER}, True),
         ({"slurm_id": SlurmId(2), "user": "alice"}, False),
