@@ -59,6 +59,17 @@ def add_check(name: str, table: str, condition: str) -> None:
         op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}")
 
 
+def set_not_null(table: str, column: str) -> None:
+    """Require a value of a column. The rows that are there are checked without blocking
+    writers: Postgres believes a valid condition, and reads no row again.
+    """
+    condition = f"{table}_{column}_not_null"
+    add_check(condition, table, f"{column} IS NOT NULL")
+    with op.get_context().autocommit_block():
+        op.alter_column(table, column, nullable=False)
+        op.execute(f"ALTER TABLE {table} DROP CONSTRAINT {condition}")
+
+
 def create_index(
     name: str,
     table: str,

@@ -320,6 +320,10 @@ def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(
 
 
 ACCOUNT_EFFECTS = "SELECT subject, attempts, last_error, done_at IS NOT NULL, due_at > now() FROM effects ORDER BY subject"
+NOT_NULL = (
+    "SELECT is_nullable FROM information_schema.columns WHERE table_name = 'effects' AND column_name = 'job_id'"
+    " UNION ALL SELECT conname FROM pg_constraint WHERE conname LIKE '%not_null'"
+)
 ACCOUNTS = (
     "SELECT customer, attempts, done_at IS NOT NULL FROM accounts ORDER BY customer"
 )
@@ -352,6 +356,7 @@ def test_subjects__accounts_of_the_version_before__are_effects_and_back(
         effect.subject for effect in ledger.effects.lease([EffectKind.ACCOUNT])
     ] == ["0xe"]
     tables.downgrade("0028")
+    assert tables.rows(NOT_NULL) == [("NO",)]
     done = {"0xa": True, "0xb": False, "0xc": True, "0xd": False, "0xe": False}
     assert [
         (customer, is_done) for customer, _, is_done in tables.rows(ACCOUNTS)

@@ -3,6 +3,8 @@ and each says what may run beside.
 """
 
 import ast
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,12 @@ from tests.support.reference.source import parsed
 VERSIONS = sorted((Path(migrations.__file__).parent / "versions").glob("*.py"))
 HOT = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
 CHANGE_NONE = {"create_table", "get_bind", "get_context"}  # of alembic's operations
+# a statement that locks all of a table, with the table
+LOCKING = re.compile(
+    r"\b(?:ALTER TABLE|TRUNCATE(?: TABLE)?|LOCK(?: TABLE)?|DROP TABLE|CREATE (?:UNIQUE )?INDEX [^;]*? ON)"
+    r"\s+(?:IF EXISTS\s+)?(?:ONLY\s+)?\"?(\w+)",
+    re.IGNORECASE,
+)
 AFTER_A_NAME = (
     "create_",
     "drop_index",
@@ -38,27 +46,49 @@ def hot_changes(file: Path) -> list[str]:
     module = parsed(file)
     hot = HOT - OWN_TABLES.get(file.name, set())
     constants = {
-        ast.unparse(node.targets[0])
+        ast.unparse(node.targets[0]): node.value
         for node in module.body
         if isinstance(node, ast.Assign)
     }
+    changes = [call for call in _operations(module) if _is_hot(call, hot, constants)]
+    for call in _calls(module):
+        if _operation(call) == "execute" and _locks_hot(call, hot, constants):
+            changes.append(call)
+    return list(dict.fromkeys(map(ast.unparse, changes)))
+
+
+def _locks_hot(
+    call: ast.Call, hot: set[str], constants: Mapping[str, ast.expr]
+) -> bool:
+    """Whether the SQL of a statement, also of a constant, holds a lock on all rows."""
+    texts = list[str]()
+    for argument in call.args[:1]:
+        for node in (argument, constants.get(ast.unparse(argument), argument)):
+            texts += [text for text in _texts(node) if text]
+    return any(
+        table.lower() in hot for text in texts for table in LOCKING.findall(text)
+    )
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
+
+
+def _calls(module: ast.Module) -> list[ast.Call]:
     return [
-        ast.unparse(call)
-        for call in _operations(module)
-        if _is_hot(call, hot, constants)
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     ]
 
 
 def _operations(module: ast.Module) -> list[ast.Call]:
     """The calls of alembic's operations that change something."""
-    calls = [
-        node
-        for node in ast.walk(module)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    ]
     return [
         call
-        for call in calls
+        for call in _calls(module)
         if _owner(call) == "op" and _operation(call) not in CHANGE_NONE
     ]
 
@@ -71,7 +101,7 @@ def _operation(call: ast.Call) -> str:
     return ast.unparse(call.func).rpartition(".")[2]
 
 
-def _is_hot(call: ast.Call, hot: set[str], constants: set[str]) -> bool:
+def _is_hot(call: ast.Call, hot: set[str], constants: Collection[str]) -> bool:
     # SQL: rows, or what a constant of the module says
     if _operation(call) == "execute":
         return (
@@ -138,6 +168,10 @@ def test_upgrade_page__names_the_tables_with_which_a_fleet_works_on() -> None:
         "op.create_check_constraint('size', table, 'size > 0')",
         "op.execute(f'ALTER INDEX {old} RENAME TO {new}')",
         "op.execute(statement)",
+        "op.execute('ALTER TABLE jobs ALTER COLUMN size SET NOT NULL')",
+        "op.get_bind().execute(text('alter table only jobs ADD size int'))",
+        "op.execute(LOCKS)",
+        "op.execute('CREATE INDEX by_size ON jobs (size)')",
     ],
 )
 def test_migration__that_is_not_made_online__is_found(
@@ -146,6 +180,7 @@ def test_migration__that_is_not_made_online__is_found(
     file = tmp_path / "bad.py"
     safe = (
         "SQL = 'SELECT 1'",
+        "LOCKS = text('LOCK TABLE jobs IN EXCLUSIVE MODE')",
         "op.drop_table('switches')",
         "op.drop_index('a', table_name='facts')",
         "op.execute(SQL)",

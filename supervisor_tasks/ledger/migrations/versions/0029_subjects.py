@@ -69,6 +69,4 @@ def downgrade() -> None:
     op.execute("DELETE FROM effects WHERE subject IS NOT NULL")
     online.drop_index("effects_by_subject", "effects")
     online.drop_columns("effects", "subject")
-    op.get_bind().execute(
-        sa.text("ALTER TABLE effects ALTER COLUMN job_id SET NOT NULL")
-    )
+    online.set_not_null("effects", "job_id")
