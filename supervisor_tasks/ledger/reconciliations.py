@@ -33,9 +33,8 @@ from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
 SWEEPS = METADATA.tables["sweeps"]
 
-# reports: of five days; of hours at a site without accounting, if slurmctld forgets
-# jobs soon
-KEPT = 500
+# reports: of five days where slurmctld remembers jobs for five minutes
+KEPT = 5_000
 KEPT_READINGS = 4096  # of effects, definitions, top-ups and runs
 STALE_S = 60.0  # work that was not touched for so long is overdue
 

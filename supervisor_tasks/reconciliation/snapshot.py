@@ -378,15 +378,23 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     expected = _expected(snapshot)
     rows = list[SqueueRow]()
     for row in snapshot.rows.values():
-        # slurmctld may give the id of an old job again, to another customer's job
-        owners = {job.customer for job in snapshot.jobs_of_id.get(row.slurm_id, ())}
-        if row.user in owners:
+        jobs_of_id = snapshot.jobs_of_id.get(row.slurm_id, ())
+        if any(_may_be_known_as(row, job) for job in jobs_of_id):
             continue
         if row.name in snapshot.foreign_claim_tags or (row.name, row.user) in expected:
             continue
         if is_active(row) and CUSTOMER.fullmatch(row.user):
             rows.append(row)
     return rows
+
+
+def _may_be_known_as(row: SqueueRow, job: JobSummary) -> bool:
+    """Whether the row may be this job, which has its id. slurmctld may give the id of
+    an old job again. A live job may have another name and time since the last look.
+    """
+    if job.is_final:
+        return is_row_of(row, job)
+    return row.user == job.customer
 
 
 def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:

@@ -1155,7 +1155,11 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
     ("changes", "is_foreign"),
     [
         ({}, False),  # the ledger's own
-        ({"user": STRANGER, "name": "other"}, True),  # an old job's id, given again
+        ({"user": STRANGER, "name": "other"}, True),
+        ({"name": "other", "submit_s": 99}, False),  # renamed and requeued
+        ({"slurm_id": SlurmId(4), "name": name(4)}, False),  # settled, under its name
+        # the id of a settled job, given again to a job of the same customer
+        ({"slurm_id": SlurmId(4), "name": "other", "submit_s": 99}, True),
         ({"slurm_id": SlurmId(2)}, True),
         ({"slurm_id": SlurmId(2), "user": STRANGER}, True),
         ({"slurm_id": SlurmId(2), "user": "alice"}, False),
@@ -1175,7 +1179,11 @@ def test_foreign__jobs_of_customers_that_nothing_explains(
     changes: dict[str, Any], is_foreign: bool
 ) -> None:
     listed = replace(row(), **({"user": CUSTOMER} | changes))
-    jobs = {name(1): known(), name(3): known(3, State.SUBMITTING, slurm_id=None)}
+    jobs = {
+        name(1): known(),
+        name(3): known(3, State.SUBMITTING, slurm_id=None),
+        name(4): known(4, State.SETTLED, slurm_id=SlurmId(4)),
+    }
     view = Snapshot(
         provider=US, comment=MARK, jobs=jobs, slurm={listed.slurm_id: listed}
     )
