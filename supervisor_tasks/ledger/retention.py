@@ -153,11 +153,12 @@ Deletion = Callable[[Connection], Mapping[str, int]]
 @dataclass(frozen=True, slots=True)
 class Deleted:
     """What one call has deleted: rows by table (and `scripts`). `left`: it ended before
-    all was done.
+    all was done. `held_for`: why the operator held the rest; None if it was not held.
     """
 
     rows: Mapping[str, int]
     left: bool
+    held_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class Retention:
                 ):
                     return Deleted(deleted, left=True)
                 rows = self._one_batch(deletion)
-        return Deleted(deleted, left=False)
+        return Deleted(deleted, left=False, held_for=self.held())
 
     def _one_batch(self, deletion: Deletion) -> Mapping[str, int]:
         if self.held() is not None:

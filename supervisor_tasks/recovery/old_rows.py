@@ -24,13 +24,14 @@ def delete_old_rows(context: WorkerContext, goes_on: Callable[[], bool]) -> None
 def _delete(context: WorkerContext, goes_on: Callable[[], bool]) -> bool:
     ledger = context.ledger
     rules = Retention(ledger.engine, ledger.cluster, context.retention_days)
-    held_for = rules.held()
     deleted = rules.delete(goes_on)
-    if held_for is not None:
+    if deleted.held_for is not None:
         log.warning(
-            "old_rows_kept", reason=held_for, advice="supervisor retention resume"
+            "old_rows_kept",
+            reason=deleted.held_for,
+            advice="supervisor retention resume",
         )
-    elif deleted.rows:
+    if deleted.rows:
         log.info("old_rows_deleted", left=deleted.left, **deleted.rows)
     if not deleted.left:
         ledger.ticks.record(OLD_ROWS_DELETED)

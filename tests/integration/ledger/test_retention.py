@@ -376,6 +376,7 @@ def test_delete__operator_holds_deletions_meanwhile__deletes_no_further_batch(
 
     deleted = Retention(engine, CLUSTER, 400).delete(hold)
     assert deleted.rows == {"scripts": 1}
+    assert deleted.held_for == "audit of 2026"
 
 
 # --- the archive ----------------------------------------------------------------------
