@@ -14,6 +14,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.reconciliation.run import interval_s
 from tests.support.end_states import (
     PATIENCE_S,
     as_customer,
@@ -334,13 +335,14 @@ def test_sweep__between_looks__comes_before_slurm_forgets_a_jobs_size(
     config = slurm_of(grid).run("scontrol", "show", "config").stdout
     found = re.search(r"MinJobAge +(?:= )?(\d+) sec", config)
     assert found is not None
-    soon_s = int(found[1]) / 3
+    in_time_s = interval_s(float("inf"), int(found[1]))
+    assert in_time_s < int(found[1]) / 3
 
-    def is_soon() -> bool:
+    def is_in_time() -> bool:
         sweeps = rows(grid, last)
-        return bool(sweeps) and float(sweeps[0].again_s) <= soon_s
+        return bool(sweeps) and float(sweeps[0].again_s) == in_time_s
 
-    wait_until(is_soon, "a sweep that plans the next one in time", PATIENCE_S, 0.2)
+    wait_until(is_in_time, "a sweep that plans the next one in time", PATIENCE_S, 0.2)
 
 
 def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_alarm(

@@ -21,7 +21,7 @@ CHANGE_NONE = {"create_table", "get_bind", "get_context"}  # of alembic's operat
 # a statement that locks all of a table, with the table
 LOCKING = re.compile(
     r"\b(?:ALTER TABLE|TRUNCATE(?: TABLE)?|LOCK(?: TABLE)?|DROP TABLE|CREATE (?:UNIQUE )?INDEX [^;]*? ON)"
-    r"\s+(?:IF EXISTS\s+)?(?:ONLY\s+)?\"?(\w+)",
+    r"\s+(?:IF EXISTS\s+)?(?:ONLY\s+)?(?:public\.)?\"?(\w+)",
     re.IGNORECASE,
 )
 AFTER_A_NAME = (
