@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -368,6 +369,13 @@ def claim_by_another(chain: Chain, is_forging: threading.Event) -> Account:
     return other
 
 
+def replaced(others: Mapping[str, str], text: str) -> str:
+    """The text with other words in place of some."""
+    for theirs, ours in others.items():
+        text = text.replace(theirs, ours)
+    return text
+
+
 @contextmanager
 def fleet_with_forging_node(
     chain: Chain, engine: Engine, provider: Account, second: str, rewrite: Forge
@@ -399,12 +407,7 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
 ) -> None:
     monkeypatch.setattr(cross_check, "DISAGREE_S", 0.0)
     others = dict[str, str]()
-
-    def rewrite(text: str) -> str:
-        for theirs, ours in others.items():
-            text = text.replace(theirs, ours)
-        return text
-
+    rewrite = partial(replaced, others)
     with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
         fleet,
         is_forging,
@@ -440,12 +443,7 @@ def test_claim__forged_under_a_hash_that_no_node_looks_up__no_job_is_begun(
     """
     monkeypatch.setattr(cross_check, "PATIENCE_S", -1.0)
     others = dict[str, str]()
-
-    def rewrite(text: str) -> str:
-        for theirs, ours in others.items():
-            text = text.replace(theirs, ours)
-        return text
-
+    rewrite = partial(replaced, others)
     with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
         fleet,
         is_forging,
@@ -646,11 +644,7 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
         receipts = any(call["method"] == "eth_getTransactionReceipt" for call in calls)
         return (503, "") if receipts and failing.is_set() else None
 
-    def rewrite(text: str) -> str:
-        for theirs, ours in others.items():
-            text = text.replace(theirs, ours)
-        return text
-
+    rewrite = partial(replaced, others)
     with (
         node_proxy(chain, answer) as (_, honest),
         fleet_with_forging_node(chain, engine, provider, honest, rewrite) as (
