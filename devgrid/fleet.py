@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import requests
@@ -13,13 +13,12 @@ from devgrid.processes import Processes, Running, answers, wait_until
 from supervisor_tasks.cli import run_command
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.config.needs import (
-    FOR_FLOWER_ONLY,
-    FOR_WORKERS_ONLY,
     KEYS,
     Need,
     SlurmAccess,
     kept,
     slurm_access,
+    unused_by,
 )
 from supervisor_tasks.worker import needs_of_command
 
@@ -27,10 +26,6 @@ CELERY = (sys.executable, *run_command.START, *run_command.CELERY)
 # With these, a worker talks only to the broker, and is ready a second earlier. Flower
 # shows it by its heartbeat.
 LONE_WORKER = ("--without-gossip", "--without-mingle")
-
-
-CHAIN = {name.upper() for name in FOR_WORKERS_ONLY}
-FLOWER = {name.upper() for name in FOR_FLOWER_ONLY}
 
 
 class Fleet:
@@ -64,7 +59,7 @@ class Fleet:
         done = subprocess.run(
             argv,
             cwd=REPOSITORY,
-            env=self._without(CHAIN | FLOWER),
+            env=self._environment_of("migrate"),
             capture_output=True,
             text=True,
         )
@@ -88,7 +83,9 @@ class Fleet:
         return self._start(
             name,
             argv,
-            self._without(FLOWER, *needs_of_command([str(word) for word in argv])),
+            self._environment_of(
+                "worker", *needs_of_command([str(word) for word in argv])
+            ),
         )
 
     def start_beat(self, name: str = "beat") -> Running:
@@ -96,12 +93,12 @@ class Fleet:
         return self._start(
             name,
             [*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"],
-            self._without(CHAIN | FLOWER),
+            self._environment_of("beat"),
         )
 
     def start_callbacks(self, wait: bool = True) -> Running:
         """Start the gRPC process."""
-        environment = self._without(CHAIN | FLOWER, Need.SSH_PUBLIC)
+        environment = self._environment_of("callbacks", Need.SSH_PUBLIC)
         if (
             "SLURM_SSH_PRIVATE_KEY" in self.environment
             and slurm_access(self.environment) is SlurmAccess.SSH_KEY
@@ -128,7 +125,7 @@ class Fleet:
         self.flower_port = free_port()
         options = [f"--port={self.flower_port}", "--logging=warning"]
         return self._start(
-            "flower", [*CELERY, "flower", *options], self._without(CHAIN)
+            "flower", [*CELERY, "flower", *options], self._environment_of("flower")
         )
 
     def start_metrics(self, port: int) -> Running:
@@ -143,7 +140,7 @@ class Fleet:
             "--listen",
             f"127.0.0.1:{port}",
         ]
-        return self._start("metrics", argv, self._without(CHAIN | FLOWER))
+        return self._start("metrics", argv, self._environment_of("metrics"))
 
     @property
     def flower_url(self) -> str:
@@ -181,14 +178,14 @@ class Fleet:
             f"{self._name}{name}", argv, env=environment, cwd=REPOSITORY
         )
 
-    def _without(self, others: Collection[str], *needs: Need) -> dict[str, str]:
-        """The settings without `others`, and without the keys that a process with these
-        needs does not use.
+    def _environment_of(self, process: str, *needs: Need) -> dict[str, str]:
+        """The settings without the keys that this process, with these needs, does not
+        use.
         """
-        names = kept(needs, slurm_access(self.environment))
-        left_out = {name.upper() for name in KEYS if name not in names} | set(others)
+        unused = set(KEYS) - kept(needs, slurm_access(self.environment))
+        unused |= unused_by(process)
         return {
             name: value
             for name, value in self.environment.items()
-            if name not in left_out
+            if name.lower() not in unused
         }

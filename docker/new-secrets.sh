@@ -6,7 +6,8 @@
 set -eu
 cd "$(dirname "$0")"
 cluster=${1:-}
-keys="eth_private_key slurm_ssh_private_key slurm_ssh_ca_key slurm_submit_key slurm_jwt_key callback_key ldap_bind_password tls_key"
+keys="eth_private_key slurm_ssh_private_key slurm_ssh_ca_key slurm_submit_key slurm_jwt_key callback_key ldap_bind_password tls_key \
+    metascheduler_endpoint_rpc metascheduler_endpoint_ws"
 
 folder() {
     mkdir -p "$1"
@@ -26,7 +27,8 @@ if [ ! -e "files${cluster:+/$cluster}/known_hosts" ]; then : >"files${cluster:+/
 if [ -n "$cluster" ]; then exit; fi
 
 for name in postgres_password redis_password grafana_password flower_password; do keep "secrets/$name" "$(openssl rand -hex 24)"; done
-for name in notify_webhook_url notify_webhook_token notify_slack_url notify_alertmanager_url notify_smtp_password; do
+for name in notify_webhook_url notify_webhook_token notify_slack_url notify_alertmanager_url notify_smtp_password \
+    otel_exporter_otlp_endpoint; do
     keep "secrets/$name" ""
 done
 keep secrets/database_url "postgresql://postgres:$(cat secrets/postgres_password)@postgres/postgres"

@@ -32,13 +32,12 @@ from supervisor_tasks.cli.run_command import (
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.first_process import SIGNAL_STATUS_BASE
 from supervisor_tasks.config.needs import (
-    FOR_FLOWER_ONLY,
-    FOR_WORKERS_ONLY,
     KEYS,
     Need,
     SlurmAccess,
     kept,
     slurm_access,
+    unused_by,
 )
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.config.settings import UnreadableFileError, text_of_file
@@ -75,12 +74,8 @@ def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
     """
     access = slurm_access(given)
     own = dict(given)
-    left_out = set(KEYS) - kept(FLEET.get(process, ()), access)
-    if process != "worker":
-        left_out.update(FOR_WORKERS_ONLY)
-    if process != "flower":
-        left_out.update(FOR_FLOWER_ONLY)
-    for key in left_out:
+    unused = set(KEYS) - kept(FLEET.get(process, ()), access)
+    for key in unused | unused_by(process):
         own.pop(key.upper(), None)
         own.pop(f"{key.upper()}_FILE", None)
     if process == "callbacks" and _derives_public_key(given):

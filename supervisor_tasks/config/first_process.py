@@ -22,11 +22,13 @@ import runpy
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 M_ARENA_MAX = -8  # malloc.h
 ARENAS = 2
+TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT"
 # the exit status is this plus the signal's number, as in shells
 SIGNAL_STATUS_BASE = 128
 
@@ -61,7 +63,7 @@ def leave_out_unused(module: str, arguments: Sequence[str]) -> None:
     if module not in ("celery", "grpc_callbacks"):
         return
     unused = ["rich", "pygments", "yaml"]
-    if not any(name.startswith("OTEL_EXPORTER_OTLP_ENDPOINT") for name in os.environ):
+    if not _sends_traces():
         unused.append("opentelemetry")
     if "flower" not in arguments:
         unused.append("flower")
@@ -69,6 +71,19 @@ def leave_out_unused(module: str, arguments: Sequence[str]) -> None:
     no_shell = ModuleType("click_repl")
     no_shell.register_repl = lambda *_, **__: None  # type: ignore[attr-defined]  # Celery calls it for `celery amqp`
     sys.modules["click_repl"] = no_shell
+
+
+def _sends_traces() -> bool:
+    """Whether the endpoint for traces is given. An empty value or file counts as not
+    given; the settings report a file that is unreadable.
+    """
+    if os.environ.get(TRACES):
+        return True
+    file = os.environ.get(f"{TRACES}_FILE")
+    try:
+        return bool(file and Path(file).stat().st_size)
+    except OSError:
+        return False
 
 
 def limit_arenas() -> None:

@@ -68,7 +68,16 @@ KEYS = (
 CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")
 # no keys, but of no use to other processes
 FOR_WORKERS_ONLY = (*CHAIN_URLS, "ldap_bind_dn")
-FOR_FLOWER_ONLY = ("flower_basic_auth",)
+ONLY_FOR = dict.fromkeys(FOR_WORKERS_ONLY, ("worker",)) | {
+    "otel_exporter_otlp_endpoint": ("worker", "callbacks"),
+    "flower_basic_auth": ("flower",),
+}
+"""The processes that use a setting which may have a key in it; the others get none."""
+
+
+def unused_by(process: str) -> set[str]:
+    """Return the settings of ONLY_FOR that this process does not use."""
+    return {name for name, users in ONLY_FOR.items() if process not in users}
 
 
 def needs_of_queues(queues: Collection[str]) -> list[Need]:

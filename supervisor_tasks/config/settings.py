@@ -26,6 +26,7 @@ from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.config.needs import (
     CHAIN_URLS,
+    FOR_WORKERS_ONLY,
     KEYS,
     NOTIFY_URLS,
     Need,
@@ -95,7 +96,13 @@ from supervisor_tasks.provider.offer import Prices, normalised_labels
 CREDIT = 10**18
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
 # settings that NAME_FILE can put into a file
-IN_FILES = (*SECRETS, *CHAIN_URLS, "ldap_url", "ldap_bind_dn")
+IN_FILES = (
+    *SECRETS,
+    *CHAIN_URLS,
+    "ldap_url",
+    "ldap_bind_dn",
+    "otel_exporter_otlp_endpoint",
+)
 # an operator may put the private key there by mistake
 NOT_SHOWN = (*SECRETS, "slurm_ssh_public_key")
 
@@ -583,7 +590,9 @@ class Settings(BaseSettings):
         str, pattern("debug|info|warning|error", "debug, info, warning or error")
     ] = "info"
     """The level of the logs."""
-    otel_exporter_otlp_endpoint: Annotated[str, url_with("http", "https")] | None = None
+    otel_exporter_otlp_endpoint: (
+        Annotated[SecretStr, url_with("http", "https")] | None
+    ) = None
     """Where a trace of each job is sent, by OTLP over HTTP, such as
     http://collector:4318; none: no traces.
     """
@@ -679,10 +688,10 @@ class Settings(BaseSettings):
         for url in (*self.rpc_urls, self.metascheduler_endpoint_ws.get_secret_value()):
             texts += passwords_in(url)
             texts += url_keys(url)
-        for name in NOTIFY_URLS:
-            webhook: SecretStr | None = getattr(self, name)
-            if webhook is not None:
-                texts += url_keys(webhook.get_secret_value())
+        for name in (*NOTIFY_URLS, "otel_exporter_otlp_endpoint"):
+            receiver: SecretStr | None = getattr(self, name)
+            if receiver is not None:
+                texts += url_keys(receiver.get_secret_value())
         return texts
 
 
@@ -696,9 +705,11 @@ _hidden: dict[str, str] = {}
 
 def hide_secrets(*needs: Need) -> None:
     """Remove the secrets from os.environ. `load` still finds them, but no keys that
-    these needs do not require.
+    these needs do not require, and without a need none of what only workers use.
     """
     not_kept = set(KEYS) - kept(needs, slurm_access(os.environ))
+    if not needs:
+        not_kept.update(FOR_WORKERS_ONLY)
     for name in IN_FILES:
         for variable in (name.upper(), f"{name.upper()}_FILE"):
             value = os.environ.pop(variable, "")

@@ -35,6 +35,5 @@ def tracer_of(
             advice="install the extra: grid-supervisor[otel]",
         )
         return NoTraces()
-    return OtlpTracer(
-        settings.otel_exporter_otlp_endpoint, settings.cluster_name, process, history
-    )
+    endpoint = settings.otel_exporter_otlp_endpoint.get_secret_value()
+    return OtlpTracer(endpoint, settings.cluster_name, process, history)

@@ -36,6 +36,8 @@ NOTIFIED = {
     "NOTIFY_SLACK_URL": "path-of-slack-4715",
     "NOTIFY_ALERTMANAGER_URL": "path-of-alertmanager-4716",
 }
+TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT"
+KEY_OF_TRACES = "key-of-the-traces-4717"
 # Settings that may hold a secret, and that this grid does not have, or has without a
 # secret.
 NOT_HERE = {
@@ -57,6 +59,7 @@ CHAIN = {
     "NOTIFY_WEBHOOK_TOKEN",
     "NOTIFY_SMTP_PASSWORD",
     *NOTIFIED,
+    TRACES,
 }
 # The secrets that each process of the fleet uses. All others of the grid get no secret
 # at all.
@@ -68,7 +71,7 @@ WORKS_WITH = {
         *CHAIN,
     },
     "chain-worker": CHAIN,
-    "callbacks": {"CALLBACK_KEY"},
+    "callbacks": {"CALLBACK_KEY", TRACES},
     "flower": {"FLOWER_BASIC_AUTH"},
 }
 
@@ -88,6 +91,7 @@ def grid() -> Iterator[Grid]:
         "NOTIFY_MAIL_FROM": "supervisor@example.org",
         "NOTIFY_MAIL_TO": "operator@example.org",
         **{name: f"http://{NOWHERE}/{path}" for name, path in NOTIFIED.items()},
+        TRACES: f"http://{NOWHERE}/{KEY_OF_TRACES}",
     }
     running = Grid.start(
         GridOptions(block_time_s=BLOCK_TIME_S, ldap=True, overrides=overrides)
@@ -137,6 +141,7 @@ def secrets_of(grid: Grid) -> dict[str, list[str]]:
         "LDAP_BIND_PASSWORD": [grid.environment["LDAP_BIND_PASSWORD"]],
         "NOTIFY_SMTP_PASSWORD": [MAIL_PASSWORD],
         **{name: [path] for name, path in NOTIFIED.items()},
+        TRACES: [KEY_OF_TRACES],
         "CALLBACK_KEY": [grid.environment["CALLBACK_KEY"]],
         "NOTIFY_WEBHOOK_TOKEN": [BEARER],
         "FLOWER_BASIC_AUTH": [FLOWERS_PASSWORD.partition(":")[2]],

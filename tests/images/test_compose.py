@@ -151,6 +151,8 @@ def test_variables__are_settings__and_secrets_are_files(
 HOLDERS = {
     "eth_private_key": {"worker-chain"},
     "ldap_bind_password": {"worker-chain"},
+    "metascheduler_endpoint_rpc": {"worker-chain", "worker-slurm"},
+    "metascheduler_endpoint_ws": {"worker-chain", "worker-slurm"},
     "slurm_ssh_private_key": {"worker-slurm"},
     "slurm_ssh_ca_key": {"worker-slurm"},
     "slurm_submit_key": {"worker-slurm"},
@@ -165,6 +167,7 @@ OF_THE_SITE = {
     "flower_basic_auth": {"flower"},
 }
 WORKERS = {"worker-chain", "worker-slurm", "second-worker-chain", "second-worker-slurm"}
+SENDS_TRACES = {*WORKERS, "callbacks", "second-callbacks"}
 
 
 def everything() -> dict[str, Any]:
@@ -207,9 +210,11 @@ def test_keys__are_in_the_containers_that_work_with_them_and_in_no_others() -> N
         secret: names for secret, names in holders.items() if secret in known
     } == known
     others = {secret: names for secret, names in holders.items() if secret not in known}
-    assert others == {"database_url": supervisors, "broker_url": supervisors} | {
-        name: WORKERS for name in others if name.startswith("notify_")
-    }
+    assert others == {
+        "database_url": supervisors,
+        "broker_url": supervisors,
+        "otel_exporter_otlp_endpoint": SENDS_TRACES,
+    } | {name: WORKERS for name in others if name.startswith("notify_")}
 
 
 def test_new_secrets__makes_passwords_once__in_a_folder_of_roots(

@@ -235,6 +235,7 @@ def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
         == holders["notify_slack_url"]
         == workers
     )
+    assert holders["otel_exporter_otlp_endpoint"] == {*workers, "grid-main-callbacks"}
 
 
 def test_secrets__each_of_the_settings__can_be_one_of_kubernetes() -> None:

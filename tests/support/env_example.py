@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from devgrid import REPOSITORY
 from supervisor_tasks.config import settings
-from supervisor_tasks.config.settings import SECRETS, Settings
+from supervisor_tasks.config.settings import IN_FILES, SECRETS, Settings
 
 DOCKER = REPOSITORY / "docker"
 FILE = DOCKER / ".env.example"
@@ -116,9 +116,12 @@ def _line(name: str, field: FieldInfo, by_compose: set[str]) -> str:
         return f"# {name.upper()}_FILE: a secret; compose.yaml has no file for it"
     if name in SECRETS:
         return f"# {name.upper()}: the file secrets/{name}"
+    written = f"# {name.upper()}={default_text(field)}"
+    if name in IN_FILES and name in by_compose:
+        return f"{written}\n#   with a key in it: the file secrets/{name}"
     if name in by_compose:
         return f"# {name.upper()}: compose.yaml says it"
-    return f"# {name.upper()}={default_text(field)}"
+    return written
 
 
 def default_text(field: FieldInfo) -> str:

@@ -107,3 +107,35 @@ def test_process__needs_no_sqlalchemy__does_not_import_it(
         cwd=REPOSITORY,
     )
     assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text", "imports"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9", "", True),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "", "", False),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT_FILE", "{file}", "http://127.0.0.1:9", True),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT_FILE", "{file}", "", False),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT_FILE", "", "", False),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT_FILE", "/no/such/file", "", False),
+    ],
+)
+def test_opentelemetry__with_an_endpoint_and_without__is_imported_only_with_it(
+    variable: str, value: str, text: str, imports: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "endpoint"
+    file.write_text(text)
+    asked = (
+        "import sys; from supervisor_tasks.config.first_process import leave_out_unused;"
+        "leave_out_unused('celery', ['worker']);"
+        "print(sys.modules.get('opentelemetry', 'may be imported') is not None)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", asked],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=REPOSITORY,
+        env={**os.environ, variable: value.format(file=file)},
+    )
+    assert run.stdout == f"{imports}\n"

@@ -40,6 +40,7 @@ PROCESSES = {
     "supervisor_tasks/cli/": "the command",
     "supervisor_tasks/config/embedded_servers.py": "all",
     "supervisor_tasks/monitoring/probes.py": "worker, beat, callbacks, flower",
+    "supervisor_tasks/monitoring/traces.py": "worker, callbacks",
     "supervisor_tasks/worker.py": "worker, beat, flower",
     "supervisor_tasks/messaging/": "beat",
     "supervisor_tasks/": "worker",

@@ -15,8 +15,13 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import SecretStr
 
 from supervisor_tasks.config import settings as module
-from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept
-from supervisor_tasks.config.settings import SettingsError, hide_secrets, load
+from supervisor_tasks.config.needs import KEYS, ONLY_FOR, Need, SlurmAccess, kept
+from supervisor_tasks.config.settings import (
+    Settings,
+    SettingsError,
+    hide_secrets,
+    load,
+)
 from supervisor_tasks.slurm.ssh import load_key
 from tests.support.refusals import reasons
 
@@ -609,13 +614,7 @@ def test_load__secrets_that_are_not_needed__are_not_kept() -> None:
 
 
 # secrets that every process of a fleet works with
-OF_ALL_PROCESSES = {
-    "database_url",
-    "broker_url",
-    "metascheduler_endpoint_rpc",
-    "metascheduler_endpoint_ws",
-    "flower_basic_auth",
-}
+OF_ALL_PROCESSES = {"database_url", "broker_url"}
 
 
 def test_keys__each_secret_that_not_all_processes_need__is_one() -> None:
@@ -624,7 +623,7 @@ def test_keys__each_secret_that_not_all_processes_need__is_one() -> None:
     for name, field in module.Settings.model_fields.items():
         if "Secret" in str(field.annotation):
             secrets.add(name)
-    assert secrets - OF_ALL_PROCESSES == set(KEYS)
+    assert secrets - OF_ALL_PROCESSES - ONLY_FOR.keys() == set(KEYS)
     assert kept(Need, SlurmAccess.SSH_KEY) | kept(
         Need, SlurmAccess.SSH_CERTIFICATES
     ) | kept(Need, SlurmAccess.REST) >= set(KEYS)
@@ -725,6 +724,7 @@ def given_secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "ETH_PRIVATE_KEY": WALLET_KEY,
         "DATABASE_URL": "postgresql://u:pass@h/d",
         "BROKER_URL": broker,
+        "METASCHEDULER_ENDPOINT_RPC": "https://node.example.org/rpc-token",
         "CELERY_BROKER_URL": broker,  # so does Celery's command
         "CELERY_BROKER_READ_URL": broker,
         "CELERY_BROKER_WRITE_URL": broker,
@@ -740,6 +740,7 @@ def given_secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "SLURM_SSH_PRIVATE_KEY",
             "DATABASE_URL",
             "BROKER_URL",
+            "METASCHEDULER_ENDPOINT_RPC",
         )
     }
     leaked = {*secrets, "brokers-password", "backends-password"}
@@ -756,6 +757,7 @@ def test_hide_secrets__process_with_a_need__keeps_only_the_secrets_it_needs() ->
     settings = load(Need.WALLET)
     assert settings.eth_private_key is not None
     assert settings.database_url is not None
+    assert settings.rpc_urls == ["https://node.example.org/rpc-token"]
     with pytest.raises(SettingsError, match="SLURM_SSH_PRIVATE_KEY: found nothing"):
         load(Need.SLURM)
 
@@ -766,6 +768,7 @@ def test_hide_secrets__of_a_process_without_a_need__forgets_the_keys() -> None:
     with pytest.raises(SettingsError, match="ETH_PRIVATE_KEY: found nothing"):
         load(Need.WALLET)
     assert load().database_url is not None
+    assert load().rpc_urls == Settings().rpc_urls
 
 
 def test_hide_secrets__of_celerys_option_broker__is_the_broker_and_in_no_variable(
