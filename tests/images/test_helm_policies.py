@@ -1,5 +1,6 @@
 """The chart's NetworkPolicies: which pods and networks may reach which port."""
 
+import re
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ CALLERS = {
     "callbacks": {9467: PROMETHEUS, 3000: CLUSTERS_NETWORKS},
     "metrics": {9464: PROMETHEUS},
     "flower": {9468: PROMETHEUS, 5555: ANYWHERE},
-    "migrate-1": {},
+    "migrate": {},
 }
 
 
@@ -146,11 +147,11 @@ def callers(values: str, workload: Any) -> dict[int, list[Any]]:
 
 def processes_of(values: str) -> dict[str, Any]:
     """The workloads of the supervisor's processes, by their names without the release
-    and the cluster.
+    and the cluster, and without the revision and the hash of the migrations' Job.
     """
     found = {**named(values, "Deployment"), **named(values, "Job")}
     return {
-        name.removeprefix("grid-").removeprefix("main-"): each
+        re.sub(r"^grid-(main-)?(.*?)(-1-[0-9a-f]{8})?$", r"\2", name): each
         for name, each in found.items()
     }
 
