@@ -36,6 +36,10 @@ PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
 UPGRADE, ONE_BY_ONE = re.search(
     r"^\*\*An upgrade\*\*.*?^```\n(.*?)^```.*?^```\n(.*?)^```", PAGE, re.M | re.S
 ).groups()  # type: ignore[union-attr]
+BACK_UP = (REPOSITORY / "docs" / "how-to" / "back-up.md").read_text()
+EACH_NIGHT, RESTORE = re.findall(
+    r"^```\n(.*?)^```", BACK_UP.partition("## With compose")[2], re.M | re.S
+)
 RUN, DOWN = PAGE.split("**Taking it down.**")
 IN_BEAT = re.compile(
     r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", re.M
@@ -317,6 +321,41 @@ def upgraded(stack: Stack, grid: Grid, customer: Account) -> list[str]:
     return load.asked
 
 
+def restored(stack: Stack, grid: Grid, customer: Account) -> None:
+    """Follow the page's backup and restore: a job that ran after the dump is in the
+    restored ledger, too, and a new one goes through.
+    """
+    backups = stack.folder / "backups"
+    backups.mkdir()
+    export = f"export BACKUPS={shlex.quote(str(backups))}\n"
+    stack.follow(export + EACH_NIGHT)
+    after = settled(grid, customer)
+    stack.follow(export + RESTORE)
+    stack.wait_for_health(*FLEET)
+    url = (stack.folder / "secrets" / "database_url").read_text()
+    assert re.search(r"/restored_\d+t\d+$", url)
+    wait_until(
+        lambda: after in in_beat(stack, "job list --state settled -o name"),
+        "the restored ledger to know a job that ran after the dump",
+        180.0,
+    )
+    settled(grid, customer)
+
+
+def settled(grid: Grid, customer: Account) -> str:
+    """A job that has gone through."""
+    job_id = grid.submit(customer, HELLO.read_text())
+    wait_until(
+        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+    )
+    job = grid.chain.job(job_id)
+    assert (job.status, job.exit_code) == (ChainStatus.FINISHED, 0)
+    assert f"hello world, from {customer.address}" in grid.output(
+        customer.address, job_id
+    )
+    return job_id
+
+
 @pytest.mark.timeout(1500)  # twelve containers, on a machine that may be busy
 def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
     stack: Stack, grid: Grid
@@ -325,17 +364,7 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
     stack.compose("up", "--detach")
     stack.wait_for_health(*FLEET)
     customer = grid.new_customer()
-    job_id = grid.submit(customer, HELLO.read_text())
-    wait_until(
-        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
-    )
-    assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (
-        ChainStatus.FINISHED,
-        0,
-    )
-    assert f"hello world, from {customer.address}" in grid.output(
-        customer.address, job_id
-    )
+    job_id = settled(grid, customer)
     assert len(LOOKS) == 6
     for words in LOOKS:
         in_beat(stack, words.replace("0x7903", job_id[:10]))
@@ -373,6 +402,7 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
     assert sorted(ran) == sorted(asked)  # each once
     for service in FLEET:
         assert "Traceback" not in stack.logs(service), service
+    restored(stack, grid, customer)
 
     in_beat(stack, PAUSE)
     assert "paused by an operator" in in_beat(stack, "status")
