@@ -89,7 +89,7 @@ def has(world: SubmissionEnv, slurm_id: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("change", OTHERS, ids=str)
-def test_changed_while_it_waits__is_put_back(
+def test_changed_job__while_it_waits__is_put_back(
     world: SubmissionEnv, site: WorkerContext, change: dict[str, str]
 ) -> None:
     job_id, slurm_id = submitted(world, site)
@@ -105,7 +105,7 @@ def test_changed_while_it_waits__is_put_back(
 @pytest.mark.parametrize(
     "change", [in_chaos(OTHERS[0]), in_chaos(OTHERS[1]), OTHERS[2]], ids=str
 )
-def test_changed_before_the_first_look__is_put_back(
+def test_changed_job__before_the_first_look__is_put_back(
     world: SubmissionEnv, site: WorkerContext, change: dict[str, str]
 ) -> None:
     job_id, slurm_id = submitted(world, site)
@@ -122,7 +122,7 @@ def test_changed_before_the_first_look__is_put_back(
     ("name", "value", "reason"),
     [("QOS", "high", "QOS: high instead of normal"), ("ReqThreads", "1", "CPUs: ")],
 )
-def test_changed_and_begun_before_the_first_look__is_cancelled(
+def test_changed_job__begun_before_the_first_look__is_cancelled(
     world: SubmissionEnv, site: WorkerContext, name: str, value: str, reason: str
 ) -> None:
     job_id, slurm_id = submitted(world, site)
@@ -144,7 +144,7 @@ def test_changed_and_begun_before_the_first_look__is_cancelled(
     )
 
 
-def test_site_gives_another_default__the_next_job_has_that(
+def test_put_back__site_gives_another_default__the_next_job_keeps_that(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     """The worker has read the customer's defaults before."""
@@ -167,7 +167,7 @@ def test_site_gives_another_default__the_next_job_has_that(
         assert has(world, slurm_id) == (default, qos)
 
 
-def test_plugin_of_the_site_chooses__is_no_attack(
+def test_put_back__plugin_of_the_site_chooses__leaves_its_choice(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     conf = world.slurm.layout.folder / "slurm.conf"

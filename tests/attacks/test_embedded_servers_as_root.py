@@ -301,7 +301,7 @@ def test_folder__behind_a_link_that_others_can_replace__is_refused() -> None:
         shutil.rmtree(outer)
 
 
-def test_database__runs_as_a_user_made_for_it(state: Path) -> None:
+def test_postgres__started_by_root__runs_as_a_user_made_for_it(state: Path) -> None:
     user = User(state)
     try:
         data = state / "postgres" / "data"

@@ -80,7 +80,7 @@ def recognised(world: SubmissionEnv, site: WorkerContext) -> SlurmId:
 
 
 @pytest.mark.parametrize("forged", ["far above", "cannot be", "another job's"])
-def test_called_under_an_id_that_slurm_never_gave_to_the_job__is_submitted_again(
+def test_submission__called_under_an_id_never_given_to_the_job__is_made_again(
     world: SubmissionEnv, site: WorkerContext, forged: str
 ) -> None:
     number = recognised(world, site)

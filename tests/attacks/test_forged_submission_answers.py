@@ -186,7 +186,7 @@ def what_becomes_of(world: SubmissionEnv, site: WorkerContext, job_id: JobId) ->
     return job_of(site, job_id)
 
 
-def test_id_that_no_job_can_have__is_not_believed_and_the_others_ends_are_seen(
+def test_submission__answered_with_an_impossible_id__is_given_back_and_others_end(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     (attackers_home / "id").write_text(str(CANNOT_BE))
@@ -217,7 +217,7 @@ def test_look__impossible_id_is_in_the_ledger__the_other_jobs_are_seen(
 
 
 @pytest.mark.parametrize("whose", ["another customer's", "his own", "no job's yet"])
-def test_id_of_another_job__attackers_job_is_given_back_and_the_other_left_alone(
+def test_submission__answered_with_a_wrong_id__is_denied_and_other_jobs_left_alone(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path, whose: str
 ) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "gate"
@@ -260,7 +260,7 @@ def test_id_of_another_job__attackers_job_is_given_back_and_the_other_left_alone
     assert job_of(site, own).slurm_id == own_number
 
 
-def test_attacker_that_always_forges__is_given_back_with_the_reason(
+def test_submission__always_answered_with_anothers_id__is_given_back_with_the_reason(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     _, number = honest_job(world, site)
@@ -302,7 +302,7 @@ def unpaid_job(
 
 
 @pytest.mark.parametrize("answer", FALSE_ANSWERS)
-def test_refusal_that_is_false__the_job_is_found_and_cancelled_all_the_same(
+def test_refusal_that_is_false__job_runs_unpaid__is_found_and_cancelled(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path, answer: str
 ) -> None:
     site, job_id, unpaid = unpaid_job(world, site, attackers_home, answer)
@@ -391,7 +391,7 @@ def test_refusal_that_is_false__claimed_again_while_it_is_looked_for__is_left_al
     assert world.field(slurm_id, "State") in LIVE
 
 
-def test_job_submitted_once_more_beside_a_second_submission__the_oldest_one_stays(
+def test_submission__made_once_more_beside_a_second_one__the_oldest_job_stays(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     """The token is that of the first submission, which did not run: slurmctld accepts

@@ -86,7 +86,7 @@ def opens(sshd: Sshd, keys: Keys, user: str) -> bool:
         ssh.close()
 
 
-def test_one_key__opens_every_account(world: SubmissionEnv) -> None:
+def test_key__without_certificates__opens_every_account(world: SubmissionEnv) -> None:
     """The reason for certificates: without them, a stolen key opens every account for
     ever.
     """
@@ -95,7 +95,7 @@ def test_one_key__opens_every_account(world: SubmissionEnv) -> None:
     assert opens(world.sshd, lambda _: key, OTHER)
 
 
-def test_certificate__opens_the_account_that_it_names_and_no_other(
+def test_certificate__stolen__opens_the_account_that_it_names_and_no_other(
     sshd: Sshd, authority: CertificateAuthority
 ) -> None:
     stolen = authority.key_for(CUSTOMER)
@@ -105,7 +105,7 @@ def test_certificate__opens_the_account_that_it_names_and_no_other(
     assert opens(sshd, authority.key_for, admin())
 
 
-def test_certificate__is_good_for_five_minutes(
+def test_certificate__signed_at_several_times__is_good_for_five_minutes(
     sshd: Sshd, authority: CertificateAuthority
 ) -> None:
     assert (LIFE_S, CLOCKS_APART_S) == (300, 300)
@@ -120,7 +120,7 @@ def test_certificate__is_good_for_five_minutes(
         assert opens(sshd, signer.key_for, CUSTOMER) is good, signed_ago_s
 
 
-def test_key_without_its_certificate__opens_nothing(
+def test_key__without_its_certificate__opens_nothing(
     sshd: Sshd, authority: CertificateAuthority, ca: Path
 ) -> None:
     bare = paramiko.Ed25519Key.from_private_key(io.StringIO(authority._file()))
@@ -129,7 +129,7 @@ def test_key_without_its_certificate__opens_nothing(
     assert not opens(sshd, lambda _: load_key(ca.read_text()), CUSTOMER)
 
 
-def test_certificate_of_another_authority__opens_nothing(
+def test_certificate__of_another_authority__opens_nothing(
     world: SubmissionEnv, sshd: Sshd
 ) -> None:
     forged = CertificateAuthority(
@@ -141,7 +141,7 @@ def test_certificate_of_another_authority__opens_nothing(
     assert not opens(sshd, forged.key_for, admin())
 
 
-def test_authority__signs_for_no_other_user_of_the_system(
+def test_authority__asked_for_any_other_user_of_the_system__signs_nothing(
     authority: CertificateAuthority,
 ) -> None:
     for user in ("daemon", "stranger", "0x12", "root,daemon"):
@@ -149,7 +149,7 @@ def test_authority__signs_for_no_other_user_of_the_system(
             authority.key_for(user)
 
 
-def test_session_of_a_certificate__has_no_terminal_no_forwarding_and_no_rc_file(
+def test_session__of_a_certificate__has_no_terminal_no_forwarding_and_no_rc_file(
     world: SubmissionEnv, sshd: Sshd, authority: CertificateAuthority
 ) -> None:
     home = world.slurm.users.home(CUSTOMER)
@@ -217,7 +217,7 @@ def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_ag
     ssh.close()
 
 
-def test_site_with_certificates__submits(
+def test_submission__site_with_certificates__queues_the_job(
     world: SubmissionEnv, sshd: Sshd, ca: Path
 ) -> None:
     """With the settings of a site: the worker has the authority's key, and no other."""

@@ -209,7 +209,7 @@ def sealed(
     )
 
 
-def test_proofs_that_are_none__are_refused(
+def test_proof__wrong_though_none_is_required__is_refused(
     site: CallbackSite, lenient: Port, key_file: Path
 ) -> None:
     """Even if no proof is required: a wrong key is refused, and not treated as no
@@ -235,7 +235,7 @@ def test_proofs_that_are_none__are_refused(
         assert answer_with_metadata(channel, raw, good) is OK
 
 
-def test_a_repeat_within_five_minutes__changes_nothing(
+def test_repeat__within_five_minutes__changes_nothing(
     site: CallbackSite, strict: Port, key_file: Path
 ) -> None:
     """A repeated callback is one row; a repeated heartbeat of the reporter is none."""
@@ -273,7 +273,7 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
     )
 
 
-def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
+def test_callback__stranger_said_it_first__is_proven_when_our_own_program_says_it(
     site: CallbackSite, lenient: Port, key_file: Path
 ) -> None:
     name = random_job_id()
@@ -294,7 +294,7 @@ def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
     ) == (1, 1)
 
 
-def test_callers_of_other_networks__are_denied_and_leave_no_trace(
+def test_callers__of_other_networks__are_denied_and_leave_no_trace(
     site: CallbackSite, key_file: Path
 ) -> None:
     port = site.start(
@@ -312,7 +312,7 @@ def test_callers_of_other_networks__are_denied_and_leave_no_trace(
     assert site.rows() == 1
 
 
-def test_plain_text_for_all_to_read__is_a_warning_at_the_start(
+def test_plain_text__port_open_to_other_machines__is_a_warning_at_the_start(
     site: CallbackSite,
 ) -> None:
     log = site.start("everywhere", host="0.0.0.0").log  # noqa: S104
@@ -321,7 +321,7 @@ def test_plain_text_for_all_to_read__is_a_warning_at_the_start(
     assert "callbacks_in_plain_text" not in site.start("loopback").log
 
 
-def test_plain_text_to_another_machine__is_refused_by_our_own_programs(
+def test_our_own_programs__plain_text_to_another_machine__refuse_and_name_the_option(
     tmp_path: Path,
 ) -> None:
     for program, more in (
@@ -344,7 +344,9 @@ def test_plain_text_to_another_machine__is_refused_by_our_own_programs(
         assert done.stdout == ""
 
 
-def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: CallbackSite) -> None:
+def test_plain_port__tls_client_connects__is_a_warning_with_both_names(
+    site: CallbackSite,
+) -> None:
     port = site.start("plain", PUBLIC_ADDRESS="supervisor.example.org:3000")
     context = ssl.create_default_context()
     with (
@@ -358,7 +360,7 @@ def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: CallbackSite) -
     assert "supervisor.example.org:3000" in line
 
 
-def test_a_certificate_of_another_host__is_a_warning_with_both_names(
+def test_certificate__of_another_host__is_a_warning_with_both_names(
     site: CallbackSite,
 ) -> None:
     port = site.start("named", **site.tls, PUBLIC_ADDRESS="supervisor.example.org:3000")
@@ -384,7 +386,7 @@ def shown(port: Port) -> bytes:
         return encrypted.getpeercert(binary_form=True) or b""
 
 
-def test_certificate_files_that_change__are_shown_without_a_restart(
+def test_certificate_files__changed__are_shown_without_a_restart(
     site: CallbackSite, tmp_path: Path
 ) -> None:
     before, after = (

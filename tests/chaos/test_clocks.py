@@ -45,7 +45,7 @@ def grid(hours: int) -> Iterator[Grid]:
         running.stop()
 
 
-def test_site_clocks_an_hour_off__all_end_right_and_what_slurmctld_forgot_runs_once(
+def test_jobs__site_clocks_an_hour_off__end_right_and_forgotten_ones_run_once(
     grid: Grid, hours: int
 ) -> None:
     customer = grid.new_customer()

@@ -34,7 +34,7 @@ def crash_grid(transport: Transport) -> Iterator[CrashTestGrid]:
 
 @rest_in_chaos
 @pytest.mark.timeout(600)
-def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_lost(
+def test_process__killed_at_each_crash_point__jobs_end_right_and_nothing_is_lost(
     crash_grid: CrashTestGrid,
 ) -> None:
     crash_grid.submit_long_jobs()
@@ -45,7 +45,7 @@ def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_los
     assert crash_grid.finish() == []
 
 
-def test_seeds__kill_at_every_point() -> None:
+def test_plan__of_all_seeds__kills_at_every_crash_point() -> None:
     assert {CrashPoint(plan(seed).place.partition("-")[2]) for seed in SEEDS} == set(
         CrashPoint
     )

@@ -106,7 +106,7 @@ def test_preempted__by_a_partition_of_higher_priority__has_failed(
     not MEMORY_CGROUP.is_dir(),
     reason="this machine has no memory cgroups, and SLURM cannot limit memory",
 )
-def test_out_of_memory__has_failed(grid: Grid, customer: Account) -> None:
+def test_job__out_of_memory__has_failed(grid: Grid, customer: Account) -> None:
     takes = (
         "#!/bin/bash\nexec perl -e 'my $text = \"a\" x (400 * 1024 * 1024); sleep 60'\n"
     )
@@ -145,7 +145,9 @@ def test_cancelled_by_owner__script_traps_the_signal__has_no_exit_status(
     assert_ended(grid, job_id, "CANCELLED", ChainStatus.CANCELLED)
 
 
-def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
+def test_job__suspended_for_a_while__that_time_does_not_count(
+    grid: Grid, customer: Account
+) -> None:
     gate = grid.users.home(customer.address) / "resumed"
     job_id = grid.submit_script(customer, UNTIL.format(gate=gate.name))
     slurm_id = running(grid, job_id)
@@ -160,7 +162,7 @@ def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
     assert record.elapsed_s - before.elapsed_s <= time.monotonic() - resumed_s + 1
 
 
-def test_requeued__has_not_ended_and_all_its_runs_are_billed(
+def test_job__requeued__has_not_ended_and_all_its_runs_are_billed(
     grid: Grid, customer: Account
 ) -> None:
     gate = grid.users.home(customer.address) / "requeued"
@@ -212,7 +214,7 @@ def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_renamed_before_the_first_look__is_recognised(
+def test_job__renamed_before_the_first_look__is_recognised(
     grid: Grid, customer: Account
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
@@ -315,7 +317,7 @@ def rewrite(file: Path, text: str) -> None:
     new.replace(file)
 
 
-def test_node_lost__has_failed_with_the_seconds_that_ran(
+def test_job__its_node_is_lost__has_failed_with_the_seconds_that_ran(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, SLEEPS)
@@ -338,7 +340,7 @@ def test_node_lost__has_failed_with_the_seconds_that_ran(
     wait_until(is_back, f"{node} to be idle", 60.0, 0.2)
 
 
-def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(
+def test_slurmctld__lost_its_memory__the_next_job_with_the_id_is_another_one(
     grid: Grid, customer: Account
 ) -> None:
     lost = grid.submit_script(

@@ -90,7 +90,9 @@ def ours(files: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("files", [ONE, TWO])
-def test_files__are_taken_by_compose(files: tuple[str, ...], tmp_path: Path) -> None:
+def test_compose_files__of_one_or_two_clusters__are_taken_by_compose(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
     folder = stacks.copied(tmp_path)
     for name in (".env", "second.env"):
         (folder / name).write_text((folder / ".env.example").read_text())
@@ -197,7 +199,9 @@ def default_of(value: str) -> str:
     return re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
 
 
-def test_keys__are_in_the_containers_that_work_with_them_and_in_no_others() -> None:
+def test_keys__of_both_clusters__are_only_in_the_containers_that_work_with_them() -> (
+    None
+):
     holders: dict[str, set[str]] = {}
     for name, service in everything().items():
         for each in service.get("secrets", ()):

@@ -154,7 +154,9 @@ def start_sshd_with_authority(grid: Grid) -> tuple[Sshd, Path]:
     return sshd, key
 
 
-def test_drop_ins__are_all_in_this_file_or_installed_by_the_page() -> None:
+def test_drop_ins__in_the_folder__are_all_in_this_file_or_installed_by_the_page() -> (
+    None
+):
     found = {
         str(file.relative_to(FOLDER)).removeprefix("grid-supervisor-")
         for file in FOLDER.rglob("*.conf")

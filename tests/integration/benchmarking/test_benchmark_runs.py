@@ -142,7 +142,9 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
     assert after.ledger.alarms.all() == []
 
 
-def test_job__is_the_runners_and_behind_the_customers(world: SubmissionEnv) -> None:
+def test_job__submitted__is_the_runners_and_behind_the_customers(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "endless")
     site = replace(
         site,
@@ -171,7 +173,7 @@ def test_job__is_the_runners_and_behind_the_customers(world: SubmissionEnv) -> N
     assert home(world) == []
 
 
-def test_cancelled_run__keeps_what_it_has_measured_and_begins_nothing_more(
+def test_cancelled_run__one_of_three_measured__keeps_that_and_begins_nothing_more(
     world: SubmissionEnv,
 ) -> None:
     site = a_site(world, "good", "endless", "words")
@@ -219,7 +221,7 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
     assert site.ledger.alarms.all() == []
 
 
-def test_benchmarks_disabled_meanwhile__ends_the_run_and_keeps_what_it_has_measured(
+def test_run__benchmarks_disabled_meanwhile__ends_and_keeps_what_it_has_measured(
     world: SubmissionEnv,
 ) -> None:
     site = a_site(world, "good", "endless")
@@ -236,7 +238,9 @@ def test_benchmarks_disabled_meanwhile__ends_the_run_and_keeps_what_it_has_measu
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
-def test_partition_without_a_working_node__is_waited_for(world: SubmissionEnv) -> None:
+def test_run__partition_without_a_working_node__waits_for_one(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "good")
     site.ledger.benchmarks.ask("a test")
     world.slurm.run(
@@ -248,7 +252,7 @@ def test_partition_without_a_working_node__is_waited_for(world: SubmissionEnv) -
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
-def test_job_that_is_held__has_failed_and_is_cancelled(world: SubmissionEnv) -> None:
+def test_job__held__has_failed_and_is_cancelled(world: SubmissionEnv) -> None:
     site = a_site(world, "endless")
     site.ledger.benchmarks.ask("a test")
     world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
@@ -263,7 +267,7 @@ def test_job_that_is_held__has_failed_and_is_cancelled(world: SubmissionEnv) -> 
 
 
 @pytest.mark.parametrize("place", [in_chaos("before-sbatch"), "after-sbatch"])
-def test_worker_killed__the_job_is_found_again_and_runs_once(
+def test_job__worker_killed_while_submitting__is_found_again_and_runs_once(
     world: SubmissionEnv, place: str
 ) -> None:
     site = a_site(world, "slow", "good")
@@ -281,7 +285,7 @@ def test_worker_killed__the_job_is_found_again_and_runs_once(
 
 
 @pytest.mark.chaos
-def test_worker_killed_while_the_job_runs__another_one_reads_it(
+def test_job__worker_killed_while_it_runs__is_read_by_another_worker(
     world: SubmissionEnv,
 ) -> None:
     site = a_site(world, "slow")
@@ -302,7 +306,7 @@ def test_worker_killed_while_the_job_runs__another_one_reads_it(
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
 
-def test_slurmctld_away_in_the_middle__is_waited_for(world: SubmissionEnv) -> None:
+def test_run__slurmctld_away_in_the_middle__waits_for_it(world: SubmissionEnv) -> None:
     site = a_site(world, "slow", "good")
     site.ledger.benchmarks.ask("a test")
     until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
@@ -319,7 +323,7 @@ def test_slurmctld_away_in_the_middle__is_waited_for(world: SubmissionEnv) -> No
     ] * 2
 
 
-def test_job_that_slurm_has_forgotten__is_what_its_output_says(
+def test_job__no_longer_found_in_slurm__is_judged_by_its_output(
     world: SubmissionEnv,
 ) -> None:
     site = a_site(world, "slow")
@@ -372,7 +376,7 @@ def alarms(site: WorkerContext) -> list[str]:
     return [alarm.name for alarm in site.ledger.alarms.all()]
 
 
-def test_node_lost_during_a_run__what_needs_it_fails_and_the_others_go_on(
+def test_run__node_lost_in_the_middle__fails_what_needs_it_and_measures_the_others(
     world: SubmissionEnv,
 ) -> None:
     site = a_site(world, "both", "good")
@@ -398,7 +402,7 @@ def test_node_lost_during_a_run__what_needs_it_fails_and_the_others_go_on(
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
-def test_benchmark_that_waits_for_an_hour__calls_the_operator_until_it_begins(
+def test_benchmark__waits_for_an_hour__calls_the_operator_until_it_begins(
     world: SubmissionEnv,
 ) -> None:
     site = a_site(world, "good")
@@ -441,7 +445,7 @@ def until_kept(site: WorkerContext, folder: Path) -> None:
     os.chown(file, 0, 0)
 
 
-def test_output_that_cannot_be_removed__does_not_keep_the_others_and_is_given_up(
+def test_output__cannot_be_removed__delays_no_other_benchmark_and_is_given_up(
     world: SubmissionEnv, kept_files: Path
 ) -> None:
     site = a_site(world, "slow", "good")
@@ -461,7 +465,7 @@ def test_output_that_cannot_be_removed__does_not_keep_the_others_and_is_given_up
 
 
 @pytest.mark.chaos
-def test_output_that_cannot_be_removed__does_not_keep_a_run_from_being_cancelled(
+def test_cancelled_run__output_cannot_be_removed__ends_and_keeps_what_it_measured(
     world: SubmissionEnv, kept_files: Path
 ) -> None:
     site = a_site(world, "slow")
@@ -479,7 +483,7 @@ def without_rights(world: SubmissionEnv, *names: str) -> WorkerContext:
     return measuring(world.site(cluster), cluster, names)
 
 
-def test_held_job_that_may_not_be_cancelled__has_failed_all_the_same(
+def test_job__held_and_may_not_be_cancelled__has_failed_all_the_same(
     world: SubmissionEnv,
 ) -> None:
     site = without_rights(world, "endless", "good")
@@ -496,7 +500,7 @@ def test_held_job_that_may_not_be_cancelled__has_failed_all_the_same(
     world.slurm.run("scancel", str(job["slurm_id"]))
 
 
-def test_running_job_that_may_not_be_cancelled__is_awaited(
+def test_job__running_and_may_not_be_cancelled__is_awaited(
     world: SubmissionEnv,
 ) -> None:
     site = without_rights(world, "endless", "good")
@@ -544,7 +548,7 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(
     assert alarms(site) == []
 
 
-def test_cancel_once_the_job_has_completed__keeps_what_it_measured(
+def test_cancelled_run__its_job_has_completed__keeps_what_it_measured(
     world: SubmissionEnv,
 ) -> None:
     site = a_site(world, "slow")
@@ -585,7 +589,7 @@ def test_run__user_changes_in_the_middle__job_is_found_and_the_next_has_the_new_
 
 
 @pytest.mark.chaos
-def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(
+def test_cancelled_run__user_changed_in_the_middle__ends_the_former_users_job(
     world: SubmissionEnv,
 ) -> None:
     site = a_site(world, "endless")
@@ -713,7 +717,7 @@ def jobs_of_slurm(world: SubmissionEnv) -> set[str]:
     return set(shown.stdout.split())
 
 
-def test_plan__shows_what_a_run_would_submit_and_submits_nothing(
+def test_benchmark_plan__on_two_nodes__shows_what_a_run_submits_and_submits_nothing(
     world: SubmissionEnv,
 ) -> None:
     environment = world.environment | {

@@ -303,7 +303,7 @@ def test_units__on_one_machine__answer_probes_at_ports_of_their_own() -> None:
     assert len(ports) == len(set(ports)) == 5
 
 
-def test_keys__are_split_between_the_workers() -> None:
+def test_keys__of_the_wallet_and_of_ssh__are_split_between_the_workers() -> None:
     keys = {
         unit.stem: {
             line.partition(":")[0] for line in assignments(unit, "LoadCredential")
@@ -318,7 +318,7 @@ def test_keys__are_split_between_the_workers() -> None:
     )
 
 
-def test_settings_file__names_settings_only() -> None:
+def test_settings_file__each_assignment__names_a_setting() -> None:
     lines = [
         line
         for line in (UNITS / "settings.env").read_text().splitlines()

@@ -141,7 +141,7 @@ def relied_on(fleet: ChainHarness, chain: Chain) -> None:
     until(live, "announcements to be relied on")
 
 
-def test_no_subscription__a_poll_finds_what_is_to_be_claimed(
+def test_poll__no_subscription__wakes_the_claim_for_a_new_job(
     fleet: ChainHarness, chain: Chain, provider: Account
 ) -> None:
     with watching(fleet, OFTEN_S, None) as (_, woken):
@@ -190,14 +190,16 @@ def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(
     assert len(asked) == 3, asked  # for the alarms, what is open, the facts
 
 
-def test_alarm_that_is_on__is_over_at_the_next_look(fleet: ChainHarness) -> None:
+def test_anything_to_claim__alarm_of_a_retired_contract__is_off_at_the_next_look(
+    fleet: ChainHarness,
+) -> None:
     anything_to_claim(fleet.site)
     fleet.site.ledger.alarms.on(AlarmName.CONTRACT_RETIRED)
     anything_to_claim(fleet.site)
     assert fleet.site.ledger.alarms.all() == []
 
 
-def test_subscription__a_block_wakes_the_claim_although_nothing_is_polled(
+def test_subscription__a_new_block_and_no_polling__wakes_the_claim(
     fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy
 ) -> None:
     with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
@@ -231,7 +233,7 @@ def test_subscription__blocks_without_a_log__are_looked_at_every_few_seconds(
     )
 
 
-def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
+def test_subscription__a_log_of_a_job_of_ours__wakes_the_scan(
     fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy
 ) -> None:
     other = chain.new_account()
@@ -345,7 +347,7 @@ def test_subscription__to_another_chain__is_refused_and_told(
         assert not fleet.site.chain.heads.live
 
 
-def test_endpoint_that_lags__what_was_announced_is_looked_for_until_it_shows(
+def test_look__endpoint_lags_behind_an_announcement__is_repeated_until_it_shows(
     chain: Chain, provider: Account, engine: Engine, proxy: Proxy
 ) -> None:
     """The RPC endpoint is behind the proxy here, and the subscription is not."""

@@ -111,7 +111,7 @@ def look(
     return effects
 
 
-def test_park__keeps_what_was_seen_and_calls_the_operator(
+def test_park__effect_with_an_error__keeps_what_was_seen_and_calls_the_operator(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, 1)
@@ -345,7 +345,7 @@ def test_step__whose_outcome_cannot_be_written_while_the_disk_is_full__is_given_
     assert [row.unexpected_failures for row in until_given_back(engine)] == [0, 0]
 
 
-def test_looks__the_latest_first_and_none_from_long_ago(
+def test_looks__of_several_hours__are_the_latest_first_and_none_from_long_ago(
     ledger: Ledger, engine: Engine
 ) -> None:
     for number in (1, 2):
@@ -420,7 +420,7 @@ def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
     assert alarms(ledger)[AlarmName.EFFECT_OVERDUE]["for_s"] >= 360
 
 
-def test_postponed_without_an_error__has_not_failed(
+def test_postpone__without_an_error__counts_as_no_failure(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, 1)
@@ -463,7 +463,7 @@ def finish(ledger: Ledger, effects: Sequence[OpenEffect]) -> None:
     )
 
 
-def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(
+def test_effect__kills_its_worker__is_soon_taken_alone_and_then_parked(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, *range(1, 21))
@@ -495,7 +495,7 @@ def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(
     assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
 
 
-def test_worker_killed_twice_with_much_in_flight__all_go_on_one_by_one(
+def test_effects__their_worker_was_killed_twice__all_go_on_one_by_one(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, *range(1, 101))
@@ -667,7 +667,7 @@ for thread in threads:
 """
 
 
-def test_effect_that_kills_a_busy_worker__is_parked_and_the_others_flow(
+def test_effect__kills_a_busy_worker__is_parked_and_the_others_go_on(
     ledger: Ledger, engine: Engine
 ) -> None:
     poison, most = job_id(5), 8

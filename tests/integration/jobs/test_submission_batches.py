@@ -222,7 +222,7 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
         assert statistics.median(between_s) > APART_S
 
 
-def test_one_that_slurm_refuses__the_others_are_taken(
+def test_submit__slurm_refuses_one__the_others_are_taken(
     world: SubmissionEnv, worker: Worker
 ) -> None:
     batch = requests(3)
@@ -262,7 +262,7 @@ CUTS = [
     ("number", "direction", "share"),
     [cut if cut[0] > 1 else in_chaos(*cut) for cut in CUTS],
 )
-def test_connection_cut_at_a_byte__no_outcome_is_false(
+def test_submit__connection_cut_at_a_byte__no_outcome_is_false(
     world: SubmissionEnv,
     worker: Worker,
     proxy: Proxy,
@@ -287,7 +287,7 @@ def test_connection_cut_at_a_byte__no_outcome_is_false(
         *(in_chaos(50, answers) for answers in range(2, 50) if answers != 7),
     ],
 )
-def test_connection_cut_after_an_answer__no_outcome_is_false(
+def test_submit__connection_cut_after_an_answer__no_outcome_is_false(
     world: SubmissionEnv, worker: Worker, proxy: Proxy, number: int, answers: int
 ) -> None:
     batch, told = requests(number), Told()
@@ -304,7 +304,7 @@ def test_connection_cut_after_an_answer__no_outcome_is_false(
 
 
 @pytest.mark.parametrize("number", BATCHES)
-def test_cut_off_and_submitted_again__one_job_each(
+def test_submit__cut_off_and_submitted_again__each_job_is_in_slurm_once(
     world: SubmissionEnv,
     worker: Worker,
     proxy: Proxy,
@@ -330,7 +330,7 @@ def test_cut_off_and_submitted_again__one_job_each(
     assert all(len(ids) == 1 for ids in in_slurm(world).values())
 
 
-def test_output_is_lost__the_jobs_are_unknown_when_time_is_over(
+def test_submit__output_is_lost__the_jobs_are_unknown_when_time_is_over(
     world: SubmissionEnv, worker: Worker, proxy: Proxy
 ) -> None:
     batch = requests(2)
@@ -386,7 +386,7 @@ def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_ru
     assert_each_outcome_is_true(world, batch, told)
 
 
-def test_worker_that_stood_still__nothing_is_sent(
+def test_submit__worker_stood_still__sends_nothing(
     world: SubmissionEnv, worker: Worker
 ) -> None:
     batch = requests(2)
@@ -395,7 +395,7 @@ def test_worker_that_stood_still__nothing_is_sent(
     assert_each_outcome_is_true(world, batch, told)
 
 
-def test_what_answered_raises__is_raised_and_the_connection_can_be_used(
+def test_submit__answered_callback_raises__raises_it_and_the_connection_can_be_used(
     world: SubmissionEnv, worker: Worker
 ) -> None:
     class ForgottenError(Exception):

@@ -423,7 +423,7 @@ def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(
     assert len(ledger.effects.lease([EffectKind.POLL_SLURM])) == 1
 
 
-def test_postponed__is_due_later_and_keeps_its_error(
+def test_postpone__with_an_error__is_due_later_and_keeps_its_error(
     ledger: Ledger, engine: Engine
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM))
@@ -434,7 +434,7 @@ def test_postponed__is_due_later_and_keeps_its_error(
         assert connection.scalar(text("SELECT last_error FROM effects")) == "no answer"
 
 
-def test_parked__is_left_to_the_operator(ledger: Ledger) -> None:
+def test_park__leased_effect__is_left_to_the_operator(ledger: Ledger) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     (effect,) = ledger.effects.lease([EffectKind.FETCH])
     ledger.effects.park(effect, "a contradiction")
@@ -641,7 +641,7 @@ def test_inbox__read__is_marked_with_what_it_makes_of_the_job(
     assert ledger.inbox.about({JOB: SlurmId(7)}) == {JOB: seen}
 
 
-def test_tick__age_is_known_until_it_is_forgotten(ledger: Ledger) -> None:
+def test_tick__recorded__age_is_known_until_it_is_removed(ledger: Ledger) -> None:
     assert ledger.ticks.age_s("slurm") is None
     ledger.ticks.record("slurm")
     age_s = ledger.ticks.age_s("slurm")
@@ -695,7 +695,7 @@ def test_held__lease_passed_on__nothing_begins(
     other.holder.close()
 
 
-def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
+def test_stale_taking__effect_taken_again__neither_ends_nor_postpones_nor_parks_it(
     ledger: Ledger, engine: Engine, woken: Woken
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
@@ -717,7 +717,9 @@ def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
     ledger.record(JobChange(JOB, SubmitStarted(10)), held=[fresh])
 
 
-def test_stale_taking__what_it_learnt_counts(ledger: Ledger, engine: Engine) -> None:
+def test_stale_taking__reports_the_slurm_id__is_recorded_and_ends_the_effect(
+    ledger: Ledger, engine: Engine
+) -> None:
     ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
     (stale,) = ledger.effects.lease([EffectKind.SUBMIT])
     ledger.record(JobChange(JOB, SubmitStarted(10)), held=[stale])
@@ -746,7 +748,7 @@ with try_advisory_lock(ledger.engine, LockName("work")):
 """
 
 
-def test_process_that_stands_still__loses_its_leases_and_its_turn(
+def test_process__stands_still__loses_its_leases_and_its_turn(
     ledger: Ledger, engine: Engine
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM))
@@ -871,7 +873,9 @@ def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connecti
         connection.execute(text("DROP ROLE watcher"))
 
 
-def test_ever_suspended__as_the_looks_saw_it(ledger: Ledger) -> None:
+def test_ever_suspended__a_look_saw_the_job_suspended__names_the_job(
+    ledger: Ledger,
+) -> None:
     bring_to_queued(ledger)
     ledger.record(JobChange(JOB, SlurmRunningObserved("RUNNING")))
     assert ledger.journal.ever_suspended([JOB]) == set()

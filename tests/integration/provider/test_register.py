@@ -424,7 +424,7 @@ def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(
     assert (play.sent(), play.alarms()) == (2, set())
 
 
-def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(
+def test_register__slurm_is_away__registers_prices_with_the_nodes_of_the_contract(
     play: RegistrationScenario,
 ) -> None:
     play.ledger.ticks.remove("slurm")
@@ -456,7 +456,7 @@ def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(
     assert play.sent() == 1
 
 
-def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(
+def test_register__measures_first__asks_for_one_run_and_registers_at_its_end(
     play: RegistrationScenario,
 ) -> None:
     play.restart(BENCHMARK_DISABLE="false")
@@ -478,7 +478,7 @@ def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(
     assert run.why == "new cooling"
 
 
-def test_odd_prices_and_labels_that_do_not_count__are_told(
+def test_register__odd_prices_and_labels_that_do_not_count__tells_of_both(
     play: RegistrationScenario,
 ) -> None:
     play.chain.register_provider(play.provider, NODES, ChainPrices(), {"cpu": "epyc"})
@@ -500,7 +500,7 @@ def test_odd_prices_and_labels_that_do_not_count__are_told(
     )
 
 
-def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(
+def test_register__its_block_is_lost__is_sent_again_and_not_taken_for_turned_down(
     play: RegistrationScenario,
 ) -> None:
     play.restart(CHAIN_CONFIRMATIONS="5")
@@ -582,7 +582,7 @@ def make_older(play: RegistrationScenario, days: int) -> None:
         )
 
 
-def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_nodes(
+def test_measure__node_back_before_the_run_ends__registers_no_numbers_of_fewer_nodes(
     measured: RegistrationScenario,
 ) -> None:
     make_older(measured, 8)
@@ -648,7 +648,7 @@ def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_i
     assert measured.ledger.benchmarks.under_way() is None
 
 
-def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(
+def test_measure__worker_dies_after_asking__the_same_is_not_measured_again(
     measured: RegistrationScenario,
 ) -> None:
     """The memory of the registration is as it was before."""
@@ -691,7 +691,7 @@ def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(
     assert gflops_waiting(measured) == "100.00"
 
 
-def test_run_cancelled_before_it_began__is_not_asked_for_again(
+def test_measure__run_cancelled_before_it_began__is_not_asked_for_again(
     play: RegistrationScenario,
 ) -> None:
     play.restart(**MEASURED_HERE)

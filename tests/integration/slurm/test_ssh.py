@@ -97,7 +97,7 @@ def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried
 
 
 @pytest.mark.parametrize("where", ["", " >&2"])
-def test_output_without_end__is_not_kept(login: Login, where: str) -> None:
+def test_run__output_without_end__is_cut_off(login: Login, where: str) -> None:
     ssh = login.ssh(login.sshd)
     argv = ["/bin/sh", "-c", f"yes{where}"]
     with pytest.raises(SshCutError):
@@ -107,7 +107,7 @@ def test_output_without_end__is_not_kept(login: Login, where: str) -> None:
 
 
 @pytest.mark.parametrize("question", ["clock", "ask"])
-def test_start_up_file_prints_more_than_an_answer_has__is_no_answer(
+def test_answer__start_up_file_prints_more_than_the_limit__counts_as_none(
     login: Login, question: str
 ) -> None:
     """The worker would keep 64 MB of each customer's session, and more as text."""
@@ -128,7 +128,7 @@ def test_start_up_file_prints_more_than_an_answer_has__is_no_answer(
         ssh.close()
 
 
-def test_connection_in_use__is_not_closed_to_make_room(
+def test_connection__in_use__is_not_closed_to_make_room(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_CONNECTIONS", 1)
@@ -153,14 +153,14 @@ def test_connection_in_use__is_not_closed_to_make_room(
     ssh.close()
 
 
-def test_another_host_key__is_refused(login: Login) -> None:
+def test_host_key__not_in_known_hosts__is_refused(login: Login) -> None:
     other = login.another_sshd("another-key")
     known = Sshd(other.address, login.sshd.known_hosts)
     with pytest.raises(SshUnavailableError, match="not found in known_hosts"):
         login.ssh(known).run(CUSTOMER, ["true"])
 
 
-def test_login_that_is_refused__leaves_no_connection_open(login: Login) -> None:
+def test_login__refused__leaves_no_connection_open(login: Login) -> None:
     """sshd counts those that do not get in (MaxStartups)."""
     ssh, port = login.ssh(login.sshd), int(login.sshd.address.rpartition(":")[2])
     gc.disable()  # which would close them, some time
@@ -182,14 +182,16 @@ def test_login_that_is_refused__leaves_no_connection_open(login: Login) -> None:
         ssh.close()
 
 
-def test_words__reach_the_command_as_they_are(login: Login) -> None:
+def test_run__words_with_special_characters__reach_the_command_as_they_are(
+    login: Login,
+) -> None:
     words = ["a b", "$(id)", "`id`", "'", '"', "\\", "*", "~", "é\n", ""]
     ssh = login.ssh(login.sshd)
     assert ssh.run(CUSTOMER, ["printf", "%s|", *words]).stdout == "|".join(words) + "|"
     ssh.close()
 
 
-def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_time(
+def test_login_node__stands_still_before_it_runs_the_command__is_left_in_time(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ssh, run = login.ssh(login.sshd), ssh_command.run_command
@@ -234,7 +236,7 @@ def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_tim
         pytest.param(["head", "-c", "1"], SOME_INPUT, id="input-left"),
     ],
 )
-def test_many_that_end_at_once__none_ends_the_connection_of_the_others(
+def test_run__many_end_at_once__none_ends_the_connection_of_the_others(
     login: Login, argv: list[str], stdin: bytes
 ) -> None:
     for _ in range(CONNECTIONS):
@@ -399,7 +401,7 @@ def submit_in_turn(ssh: Ssh, user: str, command: str, other: str) -> str:
     return heard.lines
 
 
-def test_answer_that_came_late_while_others_were_answered__is_a_silence(
+def test_answer__came_late_while_others_were_answered__is_a_silence(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung_s = deadline(1.0)  # a slow machine needs as long for an answer that is in time
@@ -483,7 +485,7 @@ def test_stream_in_turn__two_of_a_customer_run__a_third_one_is_refused_for_now(
     ssh.close()
 
 
-def test_channels_all_taken__is_refused_after_a_while(login: Login) -> None:
+def test_run__all_channels_are_taken__is_refused_after_a_while(login: Login) -> None:
     ssh, held = login.ssh(login.sshd), login.home / "held"
     held.touch()
     argv = ["/bin/sh", "-c", f"while test -e {held}; do sleep 0.05; done"]

@@ -288,7 +288,7 @@ def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(
 
 
 @pytest.mark.parametrize("ends_by", ["one that passes", "an empty queue"])
-def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
+def test_claim__refused_at_the_estimate__the_operator_is_called_a_minute_later(
     chain: Chain, fleet: ChainHarness, ends_by: str
 ) -> None:
     running = started(fleet, provider_of(fleet))

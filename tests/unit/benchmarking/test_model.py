@@ -82,7 +82,7 @@ def record(state: str, **about: Any) -> JobRecord:
         (["FAILED", "SUBMITTED"], (RunStep.CLEAN, 0)),
     ],
 )
-def test_next_step__is_the_first_thing_that_is_left(
+def test_next_step__stages_of_the_benchmarks__is_the_first_thing_that_is_left(
     stages: list[str], expected: tuple[RunStep, int]
 ) -> None:
     measurements = [
@@ -91,7 +91,7 @@ def test_next_step__is_the_first_thing_that_is_left(
     assert next_step(RUNNING, measurements) == (expected[0], measurements[expected[1]])
 
 
-def test_next_step__one_job_at_a_time() -> None:
+def test_next_step__another_job_is_submitted__begins_none() -> None:
     measurements = [
         one(BenchmarkState.SUBMITTED, due_in_s=1.0),
         one(BenchmarkState.WAITING),
@@ -135,7 +135,7 @@ def test_next_step__of_a_run_that_is_to_end__begins_nothing() -> None:
     )
 
 
-def test_cancelled_before_it_was_handed_over__nothing_is_to_be_cleaned() -> None:
+def test_next_step__cancelled_before_it_was_handed_over__cleans_nothing() -> None:
     ending = BenchmarkRun(
         id=3, why="a test", state=RunState.RUNNING, cancel_reason="enough"
     )
@@ -162,13 +162,13 @@ def test_run_step__each_step__says_whether_it_asks_slurm_and_begins_a_job() -> N
     ("called_s_ago", "minutes"),
     [(0.0, 10), (3600.0, 70), (math.inf, 30 * 24 * 60 + 10)],
 )
-def test_accounting__is_asked_about_a_time_that_there_is(
+def test_minutes_back__time_since_the_call__adds_ten_minutes_and_is_bounded(
     called_s_ago: float, minutes: int
 ) -> None:
     assert minutes <= minutes_back(called_s_ago) <= minutes + 1
 
 
-def test_names__are_no_grid_jobs_and_no_two_are_alike() -> None:
+def test_job_name__other_run_token_or_benchmark__is_unique_and_no_grid_jobs() -> None:
     assert JOB_NAME.fullmatch(NAME) is None
     beginning = name_beginning("0x" + "A" * 40, "main")
     names = {
@@ -182,7 +182,7 @@ def test_names__are_no_grid_jobs_and_no_two_are_alike() -> None:
     assert not NAME.startswith(name_beginning("0x" + "A" * 40, "ma"))
 
 
-def test_sbatch__has_a_comment_that_no_plugin_reports_and_what_is_common_comes_last() -> (
+def test_sbatch__benchmark_with_options__has_our_comment_and_common_options_last() -> (
     None
 ):
     words = sbatch(
@@ -205,7 +205,9 @@ def test_sbatch__has_a_comment_that_no_plugin_reports_and_what_is_common_comes_l
         ("trap true EXIT\nexit 4", 4),
     ],
 )
-def test_batch_script__tells_how_it_ended(body: str, status: int) -> None:
+def test_batch_script__body_ends_in_any_way__tells_how_it_ended(
+    body: str, status: int
+) -> None:
     script = batch_script(
         one(BenchmarkState.WAITING, script=f"#!/bin/bash\n#SBATCH --nice=0\n{body}\n")
     )
@@ -261,7 +263,7 @@ def test_look__at_a_job_that_waits__says_for_what() -> None:
         ("COMPLETED", "PartitionTimeLimit", MAX_WAIT_S + 1, "^$"),
     ],
 )
-def test_job_that_waits__is_given_up_when_slurm_will_not_begin_it_or_not_in_time(
+def test_blocked_reason__slurm_will_not_begin_it_or_not_in_time__says_why(
     state: str, reason: str, called_s_ago: float, why: str
 ) -> None:
     found = blocked_reason(
@@ -391,7 +393,7 @@ def test_look__at_a_job_that_vanished__waits_before_it_is_an_end() -> None:
         ({"slurm_state": ""}, None, "does not tell how it ended"),
     ],
 )
-def test_output__is_a_measurement_only_when_the_job_ended_well(
+def test_why_failed__each_end_and_output__is_empty_only_when_the_job_ended_well(
     about: dict[str, Any], output: bytes | None, why: str | None
 ) -> None:
     found = why_failed(one(BenchmarkState.ENDED, **about), output)
@@ -475,7 +477,7 @@ def test_nodes__fewer_than_it_needs__are_too_few(
     assert too_few_nodes(one(BenchmarkState.SUBMITTED, options=options), specs) == why
 
 
-def test_job_that_waits__is_given_up_when_a_node_that_it_needs_is_gone() -> None:
+def test_blocked_reason__node_that_it_needs_is_gone__says_how_many_work() -> None:
     waiting, pending = (
         one(BenchmarkState.SUBMITTED, options=ALL_OF_FOUR, called_s_ago=1000.0),
         record("PENDING", reason="Resources"),
@@ -501,7 +503,7 @@ def test_job_that_waits__is_given_up_when_a_node_that_it_needs_is_gone() -> None
         ("RUNNING", LONG_WAIT_S + 1, False, False),
     ],
 )
-def test_job_that_waits__has_its_nodes_counted_and_then_the_operator_called(
+def test_job__waits_for_long__has_its_nodes_counted_and_then_the_operator_called(
     state: str, called_s_ago: float, counted: bool, long: bool
 ) -> None:
     waiting = one(BenchmarkState.SUBMITTED, called_s_ago=called_s_ago)
@@ -570,9 +572,7 @@ def test_next_step__what_cannot_be_removed_now__does_not_keep_the_others() -> No
     assert next_step(RUNNING, [dirty]) is None
 
 
-def test_cleaning__is_given_up_after_a_while_and_at_once_when_the_run_is_to_end() -> (
-    None
-):
+def test_cleaning__a_while_has_passed_or_the_run_is_ending__is_given_up() -> None:
     ending = replace(RUNNING, cancel_reason="enough")
     assert not cleanup_expired(
         RUNNING, one(BenchmarkState.MEASURED, ended_s_ago=CLEAN_GIVEN_UP_S - 1)
@@ -595,7 +595,7 @@ def test_cleaning__is_given_up_after_a_while_and_at_once_when_the_run_is_to_end(
         ("TIMEOUT", "it ran into its time limit", True),
     ],
 )
-def test_run_that_is_to_end__keeps_what_had_completed(
+def test_cut_short__run_that_is_ending__keeps_what_had_completed(
     slurm_state: str, failed: str | None, expected: bool
 ) -> None:
     ended = one(BenchmarkState.ENDED, slurm_state=slurm_state)

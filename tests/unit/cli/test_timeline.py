@@ -80,7 +80,7 @@ def test_lines_of__submission_fails_again_and_again__is_two_lines() -> None:
     assert len(lines_of(failed(1), details=False)) == 2
 
 
-def test_effect__is_told_only_if_it_is_parked() -> None:
+def test_effect__done_or_parked__is_told_only_if_it_is_parked() -> None:
     done = entry(NOW, "effect", "submit", effect=1, attempts=1, done_at=NOW.isoformat())
     parked = entry(
         NOW,
@@ -146,7 +146,7 @@ def test_transaction__with_an_explorer__has_a_link() -> None:
         ),
     ],
 )
-def test_command__tells_who_gave_it_and_what_came_of_it(
+def test_command__given_by_an_operator__tells_who_gave_it_and_what_came_of_it(
     command: str, outcome: str | None, told: str
 ) -> None:
     assert texts(
@@ -178,7 +178,7 @@ def test_lines__wide__have_the_details_below() -> None:
     assert any("peer 10.0.0.7" in line[-1].text for line in wide)
 
 
-def test_outcome__tells_what_the_customer_pays_for() -> None:
+def test_outcome_text__finished_or_panicked__tells_what_the_customer_pays_for() -> None:
     assert (
         outcome_text({"status": "FINISHED", "elapsed_s": 119})
         == "FINISHED after 1m59s, 1 min paid, exit code 0"
@@ -188,7 +188,7 @@ def test_outcome__tells_what_the_customer_pays_for() -> None:
     )
 
 
-def test_exit__is_told_as_code_or_signal() -> None:
+def test_exit_text__of_an_exit_status__is_a_code_or_a_signal() -> None:
     assert (exit_text(1280), exit_text(9), exit_text(0)) == (
         "exit code 5",
         "signal 9",

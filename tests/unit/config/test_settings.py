@@ -159,7 +159,7 @@ def test_load__variable_of_the_field__has_its_default_and_its_meaning(
         ("BENCHMARK_HPL_MEMORY_PERCENT", "80", "benchmark_hpl_memory_share", 0.8),
     ],
 )
-def test_load__other_form_of_a_setting__is_read__and_ours_comes_first(
+def test_load__other_form_of_a_setting__is_read_and_ours_comes_first(
     name: str, text: str, setting: str, value: object
 ) -> None:
     assert getattr(load(environment={name: text}), setting) == value
@@ -808,7 +808,9 @@ def test_settings__printed_or_changed__shows_no_secret_and_refuses() -> None:
         settings.cluster_name = "other"  # type: ignore[misc]
 
 
-def test_secret_values__hold_every_form_that_others_might_log() -> None:
+def test_secret_values__key_or_password__hold_every_form_that_others_might_log() -> (
+    None
+):
     environment = {
         **SSH,
         "ETH_PRIVATE_KEY": WALLET_KEY,

@@ -33,7 +33,7 @@ class Machine:
         (3.0, 30.1, True),
     ],
 )
-def test_deadline__is_over_as_late_as_the_machine_is_slow(
+def test_deadline__machine_is_slow__is_over_as_much_later(
     slowness: float, waited_s: float, over: bool
 ) -> None:
     machine = Machine(slowness)

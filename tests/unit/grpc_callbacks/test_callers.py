@@ -46,7 +46,7 @@ def test_admit__time_that_is_no_time__is_a_stranger(time_text: str) -> None:
         ),
     ],
 )
-def test_counts_as_heartbeat__callers_of_a_process_that_began_at_5_s(
+def test_counts_as_heartbeat__stranger_or_repeated_or_old_proof__does_not_count(
     calls: list[tuple[Proof, str, int]], counted: list[bool]
 ) -> None:
     callers = Callers(b"k" * 32, now_s=lambda: 5.0)

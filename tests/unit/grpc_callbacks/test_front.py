@@ -20,5 +20,7 @@ from grpc_callbacks.front import PREFACE, Beginning, beginning
         (b"\x16\x00", True, Beginning.WRONG),
     ],
 )
-def test_beginning(first: bytes, tls: bool, found: Beginning) -> None:
+def test_beginning__first_bytes_of_a_connection__is_good_short_wrong_or_tls(
+    first: bytes, tls: bool, found: Beginning
+) -> None:
     assert beginning(first, tls=tls) is found

@@ -204,5 +204,7 @@ def test_names_of__no_certificate__has_none(files: Certificates) -> None:
         ("a.example.org", [], False),
     ],
 )
-def test_is_for(host: str, names: list[str], right: bool) -> None:
+def test_is_for__host_and_certificate_names__matches_any_case_and_one_wildcard_label(
+    host: str, names: list[str], right: bool
+) -> None:
     assert is_for(host, names) is right

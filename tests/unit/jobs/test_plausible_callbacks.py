@@ -27,7 +27,7 @@ GIVEN = GivenIds(
         (101 + GIVEN_AND_FORGOTTEN, 1000.0, False),
     ],
 )
-def test_may_have_been_given(
+def test_may_have_been_given__anothers_id_or_too_high__is_true_only_after_a_restart(
     slurm_id: int, begun_ago_s: float, plausible: bool
 ) -> None:
     assert GIVEN.may_have_been_given(OURS, SlurmId(slurm_id), begun_ago_s) is plausible
@@ -37,7 +37,9 @@ def test_may_have_been_given(
     ("number", "can"),
     [(0, False), (1, True), (MAX_SLURM_ID, True), (MAX_SLURM_ID + 1, False)],
 )
-def test_can_be_given(number: int, can: bool) -> None:
+def test_can_be_given__below_one_or_above_the_maximum__is_false(
+    number: int, can: bool
+) -> None:
     assert can_be_given(number) is can
 
 
@@ -50,7 +52,7 @@ def test_can_be_given(number: int, can: bool) -> None:
         (0, 90, set(), 90),  # all ids in the callbacks are above MaxJobId
     ],
 )
-def test_highest_given(
+def test_highest_given__ids_of_slurm_and_of_callbacks__prefers_those_of_slurm(
     next_id: int, recognised_id: int, named: set[SlurmId], highest: int
 ) -> None:
     assert highest_given(next_id, recognised_id, named) == highest

@@ -133,7 +133,7 @@ STATES_OF = {
 }
 
 
-def test_rules__each_event_has_one_at_least() -> None:
+def test_rules__every_event__has_at_least_one() -> None:
     assert {event for event, _ in RULES} == set(EVENTS)
 
 

@@ -16,7 +16,9 @@ def ticks(name: str, ago_s: float = 1.0, since_s: float = 900.0) -> dict[str, fl
     return {name: ago_s, continuous_since_key(name): since_s}
 
 
-def test_in_touch__since_all_are_heard() -> None:
+def test_continuous_uptime_s__callbacks_and_reporter__counts_since_all_are_heard() -> (
+    None
+):
     assert continuous_uptime_s(ticks(CALLBACKS)) == 900.0
     assert continuous_uptime_s(ticks(CALLBACKS) | ticks(REPORTER, since_s=20.0)) == 20.0
 
@@ -40,14 +42,14 @@ def test_away__a_reporter__only_where_one_was_ever_heard() -> None:
     )
 
 
-def test_problems__the_grpc_process_is_part_of_the_fleet() -> None:
+def test_problems__grpc_process_is_not_heard__has_a_line_for_it() -> None:
     assert problems([], ticks(CALLBACKS), 0.0) == []
     for ticks_s in ({}, ticks(CALLBACKS, LEAST_S + 1)):
         (line,) = problems([], ticks_s, 0.0)
         assert "the gRPC process is not heard" in line
 
 
-def test_blind_since__counts_from_the_first_of_sweeps_in_a_row() -> None:
+def test_unreachable_since__several_sweeps_in_a_row__counts_from_the_first() -> None:
     assert unreachable_since(["slurm"], {}, 100.0) == {"slurm": 100.0}
     assert unreachable_since(["slurm", "chain"], {"slurm": 100.0}, 160.0) == {
         "slurm": 100.0,

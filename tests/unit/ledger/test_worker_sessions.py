@@ -35,7 +35,7 @@ def test_stale_session__watcher_stood_still__counts_no_silence() -> None:
     assert silence.silent_holders([SILENT, OTHER], 14 + WATCH_GAP_S + 1) == []
 
 
-def test_gone__is_forgotten() -> None:
+def test_stale_session__holder_is_gone__is_forgotten() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT)
     silence.silent_holders([], 14.0)

@@ -16,7 +16,7 @@ from tests.unit.slurm.test_parsers import recorded
 
 
 @pytest.mark.parametrize("silent_s", [None, 30.0, 3600.0])
-def test_at_start__ten_tries_ten_seconds_apart_then_an_alarm_and_slower_ones(
+def test_next_try__slurm_not_seen_since_the_start__alarms_and_slows_after_ten_tries(
     silent_s: float | None,
 ) -> None:
     waits = [next_try_s(tries, False, 10.0) for tries in range(13)]
@@ -81,7 +81,7 @@ def test_is_named__anothers__is_not_ours(name: str) -> None:
         (900, 86_400, 900),
     ],
 )
-def test_interval_s__comes_three_times_before_slurm_forgets_and_never_later_than_set(
+def test_interval_s__slurm_forgets_ended_jobs_soon__is_shorter_than_set(
     every_s: float, min_job_age_s: float, expected_s: float
 ) -> None:
     assert interval_s(every_s, min_job_age_s) == expected_s

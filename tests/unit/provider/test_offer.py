@@ -42,7 +42,7 @@ def offer(*nodes: Machine, **also: str) -> Offer:
 
 
 @given(offers, offers)
-def test_digest__is_equal_exactly_when_nothing_differs(
+def test_digest__of_two_offers__is_equal_exactly_when_nothing_differs(
     one: Offer, other: Offer
 ) -> None:
     assert (one.digest == other.digest) == (not differences(one, other))
@@ -58,14 +58,14 @@ def test_digest__order_of_the_nodes__says_nothing(
 
 
 @given(st.integers(0, 2**256 - 1))
-def test_in_credits__is_exact(wei: int) -> None:
+def test_format_credits__any_amount__is_exact(wei: int) -> None:
     shown = format_credits(wei)
     assert int(Decimal(shown).as_tuple().exponent) >= -18
     whole, _, part = shown.partition(".")
     assert int(whole) * 10**18 + int(part.ljust(18, "0")) == wei
 
 
-def test_usual_prices__in_credits() -> None:
+def test_usual_prices__in_credits__are_8_5_and_0_95_and_0_00008() -> None:
     assert {
         name: format_credits(wei) for name, wei in USUAL_PRICES.named().items()
     } == {
@@ -98,7 +98,7 @@ def test_far_off__a_hundred_times_the_usual_price_or_a_hundredth__is_odd(
     )
 
 
-def test_far_off__tells_both_in_credits() -> None:
+def test_price_warnings__price_far_above_the_usual__tells_both_in_credits() -> None:
     (line,) = price_warnings(
         Prices(8_500 * 10**18, 950_000_000_000_000_000, 80_000_000_000_000),
         USUAL_PRICES,
@@ -107,13 +107,15 @@ def test_far_off__tells_both_in_credits() -> None:
 
 
 @given(st.text())
-def test_normalised__is_of_the_grids_characters_and_once_is_enough(text: str) -> None:
+def test_normalised__any_text__has_the_grids_characters_and_once_is_enough(
+    text: str,
+) -> None:
     shown = normalised(text)
     assert set(shown) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-")
     assert shown.strip("-") == shown == normalised(shown)
 
 
-def test_normalised_labels__keys_and_values_as_the_grid_has_them() -> None:
+def test_normalised_labels__keys_and_values__are_as_the_grid_has_them() -> None:
     given_labels = {"Zone": "Zürich 4", "GPU model": "NVIDIA A100 (80 GB)"}
     assert normalised_labels(given_labels) == {
         "zone": "z-rich-4",
@@ -121,7 +123,7 @@ def test_normalised_labels__keys_and_values_as_the_grid_has_them() -> None:
     }
 
 
-def test_label_texts__numbers_have_two_decimals_and_nothing_is_no_label() -> None:
+def test_label_texts__numbers_and_empty_values__have_two_decimals_or_no_label() -> None:
     values: dict[str, float | str] = {
         "compute.gflops": 1234.5,
         "cpu": "AMD EPYC",
@@ -147,7 +149,7 @@ def test_merged__the_operators_label__wins_only_where_he_says_so() -> None:
     assert "LABELS_OVERRIDE=os" in line
 
 
-def test_differences__a_line_each_in_words() -> None:
+def test_differences__nodes_prices_and_labels__are_a_line_each_in_words() -> None:
     known = Offer((MACHINE, MACHINE), USUAL_PRICES, (("name", "here"), ("zone", "ch")))
     dearer = Prices(
         USUAL_PRICES.gpu_wei_per_min, 12 * 10**17, USUAL_PRICES.mem_wei_per_min
@@ -164,7 +166,7 @@ def test_differences__a_line_each_in_words() -> None:
     ]
 
 
-def test_plain__kinds_of_nodes_and_prices_in_credits() -> None:
+def test_plain__two_kinds_of_nodes__has_the_kinds_and_the_prices_in_credits() -> None:
     assert offer(MACHINE, OTHER, MACHINE, name="here").plain() == {
         "machines": [
             {"gpus": 2, "cpus": 8, "mem_mb": 16_000, "nodes": 2},

@@ -12,7 +12,7 @@ def hung_for(silence: LoginSilence, begun_s: float) -> float:
     return silence.left_s(begun_s + 15.0)
 
 
-def test_hung_again_and_again__is_left_alone_for_ever_longer_up_to_a_bound() -> None:
+def test_silence__login_hangs_again_and_again__grows_up_to_a_bound() -> None:
     silence = LoginSilence()
     assert silence.left_s(0.0) == 0.0
     assert [hung_for(silence, 1000.0 * number) for number in range(6)] == [
@@ -26,14 +26,14 @@ def test_hung_again_and_again__is_left_alone_for_ever_longer_up_to_a_bound() -> 
     assert silence.left_s(5015.0 + MAX_SILENCE_S) == 0.0
 
 
-def test_two_that_hang_at_once__are_one_silence() -> None:
+def test_silence__two_hang_at_once__is_one() -> None:
     silence = LoginSilence()
     assert hung_for(silence, 0.0) == FIRST_S
     silence.record_hang(1.0, 16.0)
     assert silence.left_s(16.0) == FIRST_S - 1.0
 
 
-def test_carried_out__the_next_silence_is_short_again() -> None:
+def test_silence__command_was_carried_out__is_short_again() -> None:
     silence = LoginSilence()
     hung_for(silence, 0.0)
     hung_for(silence, 100.0)

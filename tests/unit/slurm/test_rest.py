@@ -203,7 +203,7 @@ def test_submit_batch__user_is_not_shown__job_goes_on_and_is_searched_for(
     ],
     ids=["his own", "another user's", "not listed"],
 )
-def test_cancel__ends_a_job_that_slurm_shows_as_the_users(
+def test_cancel__job_that_slurm_shows_as_the_users_or_not__ends_only_the_users(
     jobs: list[dict[str, Any]], is_ended: bool
 ) -> None:
     client = showing(*jobs)

@@ -155,7 +155,9 @@ def test_accounted_jobs__any_output__gives_a_result_or_an_error_of_ours(
         return
 
 
-def test_sacct__asks_for_the_same_fields_of_whole_jobs_with_each_run() -> None:
+def test_sacct__by_id_by_name_or_histories__asks_for_the_same_fields_of_each_run() -> (
+    None
+):
     shape = [
         "--noheader",
         "--parsable",

@@ -138,7 +138,9 @@ def test_listed_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
 
 
 @pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True)])
-def test_listed_jobs__batch_flag_is_a_count_of_launches(flag: str, batch: bool) -> None:
+def test_listed_jobs__batch_flag_counts_launches__has_a_script_unless_it_is_zero(
+    flag: str, batch: bool
+) -> None:
     record = (*RECORD[:8], flag, *RECORD[9:])
     assert (
         listed_jobs(CommandAnswer(0, printed(record), ""), DELIMITER)[
@@ -178,7 +180,7 @@ def test_listed_jobs__any_output__gives_a_result_or_an_error_of_ours(
         return
 
 
-def test_squeue_all__the_mark_is_not_in_the_command_line() -> None:
+def test_squeue_all__mark_between_fields__is_not_in_the_command_line() -> None:
     words = squeue_all("/usr/bin/squeue", "0xc")
     assert words[-4:] == ["--noheader", "--all", "--states=all", "--user=0xc"]
     assert not [word for word in words if DELIMITER in word]

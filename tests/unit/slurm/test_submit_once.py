@@ -84,7 +84,7 @@ def test_submit_once__not_committed__is_not_handed_over() -> None:
     )
 
 
-def test_may_arrive__until_nothing_can_any_more() -> None:
+def test_may_arrive__its_time_has_passed__is_false() -> None:
     assert may_arrive(22.9, 23.0)
     assert not may_arrive(23.0, 23.0)
     assert not may_arrive(float("inf"), 23.0)

@@ -103,7 +103,9 @@ REMEDIES = [
     [case[1:] for case in REMEDIES],
     ids=[c[0] for c in REMEDIES],
 )
-def test_decide(pending: Pending, mined: int, can_pay: bool, wanted: Action) -> None:
+def test_decide__each_pending_transaction__chooses_the_remedy_of_the_row(
+    pending: Pending, mined: int, can_pay: bool, wanted: Action
+) -> None:
     market = (
         replace(MARKET, base_fee_wei=2 * CAP)
         if pending.fees.max_fee_wei == CAP
@@ -222,7 +224,7 @@ def test_decide_all__balance_is_short__each_has_what_those_before_it_leave() -> 
         (TransactionRequest.CANCEL, replace(PENDING, has_key=False), 7, Action.WAIT),
     ],
 )
-def test_as_requested__is_done_unless_the_nonce_is_mined_or_the_key_is_gone(
+def test_as_requested__bump_or_cancel__is_done_only_where_still_possible(
     request_: TransactionRequest, pending: Pending, mined: int, wanted: Action
 ) -> None:
     decision = decide(pending, mined, MARKET, RULES, 10**18)
