@@ -114,8 +114,11 @@ class SubmissionEnv:
         sshd: Sshd | None = None,
         paths: Paths = PATHS,
         homes: Homes | None = None,
+        patience_s: float = 5.0,
     ) -> Cluster:
-        """A client of SLURM over SSH, at sshd's own address or at a proxy's."""
+        """A client of SLURM over SSH, at sshd's own address or at a proxy's. It waits
+        `patience_s` for a connection or a channel, on a slow machine longer.
+        """
         sshd = sshd or self.sshd
         if address is not None:
             sshd.also_at(address)
@@ -124,7 +127,7 @@ class SubmissionEnv:
             address or sshd.address,
             key,
             sshd.known_hosts,
-            connect_timeout_s=deadline(5.0),
+            connect_timeout_s=deadline(patience_s),
         )
         return Cluster(
             ssh=ssh,
@@ -268,6 +271,15 @@ class SubmissionEnv:
             connection.execute(text(due_now), {"job": job})
         poll_jobs(site)
         return site.ledger.jobs([job])[job]
+
+    def postpone_look(self, job: JobId) -> None:
+        """Let no poll of the job in SLURM be due for an hour, unless `look` asks."""
+        later = (
+            "UPDATE effects SET due_at = now() + interval '1 h'"
+            " WHERE job_id = :job AND kind = 'poll_slurm' AND done_at IS NULL"
+        )
+        with self.engine.begin() as connection:
+            connection.execute(text(later), {"job": job})
 
     def lease_runs_out(self, job: JobId) -> None:
         """Let the lease of the job's effect expire."""

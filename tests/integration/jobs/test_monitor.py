@@ -35,13 +35,14 @@ def test_poll_jobs__another_worker_waits_for_slurm__looks_at_other_jobs(
 ) -> None:
     with Proxy.start(world.sshd.address) as proxy, ThreadPoolExecutor(1) as thread:
         behind_proxy, direct = (
-            world.site(world.cluster(proxy.address)),
+            world.site(world.cluster(proxy.address, patience_s=60.0)),
             world.site(world.cluster()),
         )
         first, second = world.new_job(direct), world.new_job(direct)
         for job in (first, second):
             world.until_queued(direct, job)
         world.look(behind_proxy, first)  # its connection stands
+        world.postpone_look(second)
         proxy.fault(Fault.HANG)
         waits = thread.submit(world.look, behind_proxy, first)
         try:
