@@ -201,7 +201,9 @@ def change(grid: Grid, customer: Account, slurm_id: int, *words: str) -> None:
 
 
 @pytest.mark.usefixtures("spare", "drained")
-def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> None:
+def test_changed_while_it_waits__to_more_than_paid__is_put_back(
+    grid: Grid, customer: Account
+) -> None:
     paid = as_paid(grid)
     jobs = {
         grid.submit_script(customer, SLEEPS, minutes=60, **SMALL): word
@@ -224,7 +226,7 @@ def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> N
         assert row_of(grid, job_id).stop_status is None
 
 
-def test_gpus_for_a_job_that_paid_for_none__are_put_back(
+def test_changed_while_it_waits__gpus_though_none_were_paid__are_put_back(
     grid: Grid, customer: Account
 ) -> None:
     """SLURM 22.05 accepts Gres= only for a job without GPUs."""
@@ -249,7 +251,7 @@ def test_gpus_for_a_job_that_paid_for_none__are_put_back(
 
 
 @pytest.mark.usefixtures("drained")
-def test_less_or_without_a_price__is_the_owners_choice(
+def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choice(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
@@ -271,7 +273,7 @@ def test_less_or_without_a_price__is_the_owners_choice(
     as_customer(grid, customer, "scancel", str(slurm_id))
 
 
-def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
+def test_changed__begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
     grid: Grid, customer: Account
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
@@ -296,7 +298,7 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
     assert customer.address in str(alarms[0].details)
 
 
-def test_changed_while_its_looks_are_parked__is_found_by_the_sweep_and_cancelled(
+def test_changed__its_looks_are_parked__is_found_by_the_sweep_and_cancelled(
     grid: Grid, customer: Account
 ) -> None:
     """If an owner holds his job for an hour, its poll is parked. With a changed name
@@ -345,7 +347,7 @@ def test_sweep__between_looks__comes_before_slurm_forgets_a_jobs_size(
     wait_until(is_in_time, "a sweep that plans the next one in time", PATIENCE_S, 0.2)
 
 
-def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_alarm(
+def test_changed__ended_before_a_look__keeps_its_end_with_a_reason_and_an_alarm(
     grid: Grid, customer: Account
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
@@ -419,7 +421,7 @@ def look_and_leave_alone(grid: Grid, job_id: str) -> None:
 
 
 @pytest.mark.usefixtures("spare")
-def test_changed_in_all_ways_while_it_runs__is_known_by_its_id_and_billed(
+def test_changed_while_it_runs__in_all_ways__is_known_by_its_id_and_billed(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
@@ -453,7 +455,7 @@ def test_time_limit_of_a_job_that_runs__raised_by_the_site__is_put_back(
     as_customer(grid, customer, "scancel", str(slurm_id))
 
 
-def test_rounded_up_by_slurm_itself__is_no_attack(
+def test_size__rounded_up_by_slurm_itself__is_no_attack(
     grid: Grid, customer: Account
 ) -> None:
     script = "#!/bin/bash\nuntil [ -e ~/size-seen ]; do sleep 0.1; done\nsleep 4\n"
@@ -466,7 +468,7 @@ def test_rounded_up_by_slurm_itself__is_no_attack(
     assert "MoreThanPaid" not in journal(grid, job_id)
 
 
-def test_whole_nodes_while_the_prolog_runs__are_no_attack(
+def test_size__whole_nodes_while_the_prolog_runs__is_no_attack(
     grid: Grid, customer: Account, slow_prolog: Path
 ) -> None:
     """SLURM shows such a job as CONFIGURING: it does not run yet, and SLURM shows what

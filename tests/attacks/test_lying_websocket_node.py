@@ -125,7 +125,9 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def test_blocks_without_end__are_read_in_measure_and_kept_in_no_memory() -> None:
+def test_subscription__blocks_without_end__reads_a_limited_rate_and_keeps_none() -> (
+    None
+):
     with node(forever(head("0x1"))) as url, subscribed(url) as heard:
         until(lambda: len(heard.heads) > 10, "the first heads")
         before_mb, began, began_s = peak_mb(), len(heard.heads), time.monotonic()
@@ -137,7 +139,7 @@ def test_blocks_without_end__are_read_in_measure_and_kept_in_no_memory() -> None
         assert peak_mb() - before_mb < MAX_MORE_MB
 
 
-def test_answers_to_what_was_never_asked__are_kept_nowhere() -> None:
+def test_subscription__answers_to_what_was_never_asked__are_kept_nowhere() -> None:
     """web3 would keep 500 of them, of any size."""
     large = json.dumps(
         {"jsonrpc": "2.0", "id": 10**6, "result": [{}] * (MAX_BYTES // 5)}
@@ -166,7 +168,7 @@ def test_answers_to_what_was_never_asked__are_kept_nowhere() -> None:
         b"\xff\xfe\xfd",
     ],
 )
-def test_a_message_without_measure_or_sense__ends_the_connection_and_no_more(
+def test_subscription__huge_or_senseless_message__ends_the_connection_and_no_more(
     message: str | bytes,
 ) -> None:
     def script(connection: ServerConnection) -> None:
@@ -184,7 +186,9 @@ def test_a_message_without_measure_or_sense__ends_the_connection_and_no_more(
 @pytest.mark.parametrize(
     "number", ["0x", "1", 1, None, "0x" + "f" * 64, {"a": 1}, "0xzz"]
 )
-def test_a_block_that_is_none__is_not_told(number: object) -> None:
+def test_subscription__block_without_a_valid_number__is_not_told(
+    number: object,
+) -> None:
     def script(connection: ServerConnection) -> None:
         connection.send(head(number))
         connection.send(head("0x5"))
@@ -195,7 +199,7 @@ def test_a_block_that_is_none__is_not_told(number: object) -> None:
         assert heard.cuts == []
 
 
-def test_another_chain__nothing_is_told_but_that() -> None:
+def test_subscription__another_chain__tells_nothing_but_that() -> None:
     with node(forever(head("0x1")), chain_id=8) as url, subscribed(url) as heard:
         until(lambda: bool(heard.cuts), "the connection to be given up")
         ((why, foreign), *_) = heard.cuts
@@ -204,7 +208,7 @@ def test_another_chain__nothing_is_told_but_that() -> None:
         assert (heard.heads, heard.subscriptions) == ([], 0)
 
 
-def test_redirect__is_not_followed_and_the_urls_key_is_not_told() -> None:
+def test_subscription__redirect__is_not_followed_and_the_urls_key_is_not_told() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as inside,
         socket.create_server(("127.0.0.1", 0)) as outside,
@@ -233,7 +237,7 @@ def test_redirect__is_not_followed_and_the_urls_key_is_not_told() -> None:
         assert KEY not in json.dumps([heard.cuts, entries], default=str)
 
 
-def test_flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
+def test_new_blocks__flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
     woken: list[float] = []
     with private_processes() as processes, databases(processes, "one") as (engine,):
         chain = start_chain(processes)

@@ -84,7 +84,7 @@ def nodes_that_start_nothing(
 
 
 @pytest.mark.parametrize("setting", ["", "next-second"])
-def test_node_cannot_start_a_job__job_is_submitted_again_and_the_operator_called(
+def test_job__node_cannot_start_it__is_submitted_again_with_an_alarm(
     world: SubmissionEnv, site: WorkerContext, setting: str
 ) -> None:
     with nodes_that_start_nothing(world.slurm, world.processes.folder, setting):
@@ -122,7 +122,7 @@ def failing_prolog(slurm: Slurm, folder: Path) -> Iterator[None]:
         slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
 
 
-def test_prolog_fails__job_is_submitted_again_and_the_operator_called(
+def test_job__prolog_fails__is_submitted_again_with_an_alarm(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     with failing_prolog(world.slurm, world.processes.folder):
@@ -186,7 +186,7 @@ def submitted_again(world: SubmissionEnv, site: WorkerContext, job: JobId) -> Jo
     return site.ledger.jobs([job])[job]
 
 
-def test_script_that_does_nothing__has_ended_as_it_says(
+def test_job__script_does_nothing__ends_and_is_no_failed_launch(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job = world.new_job(site, "#!/bin/sh\nexit 0\n")

@@ -42,7 +42,7 @@ def alarm(grid: Grid, name: str = "foreign_customer_jobs") -> str:
     return str(found[0]) if found else ""
 
 
-def test_own_job__is_an_alarm_with_user_and_size_until_it_is_gone(
+def test_alarm__own_job_of_a_customer__names_user_and_size_until_it_is_gone(
     grid: Grid, customer: Account
 ) -> None:
     ours = running(grid, grid.submit_script(customer, "#!/bin/bash\nsleep 600\n"))
@@ -55,7 +55,7 @@ def test_own_job__is_an_alarm_with_user_and_size_until_it_is_gone(
     wait_until(lambda: alarm(grid) == "", "the alarm to go off", 60.0, 0.2)
 
 
-def test_token_that_slurmctld_leaves_in_the_comment__is_an_alarm_while_the_job_lives(
+def test_alarm__token_that_slurmctld_leaves_in_a_comment__is_on_while_the_job_lives(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")

@@ -569,7 +569,7 @@ DOCTORED: dict[str, list[Doctored]] = {
 }
 
 
-def test_doctored__every_check_is_tested() -> None:
+def test_audit__doctored_evidence__covers_every_check() -> None:
     assert DOCTORED.keys() == {check.name for check in CHECKS}
 
 
@@ -577,7 +577,7 @@ def test_doctored__every_check_is_tested() -> None:
     ("name", "doctor"),
     [(name, doctor) for name, all_of in DOCTORED.items() for doctor in all_of],
 )
-def test_doctored__its_check_finds_it(
+def test_audit__doctored_evidence__is_found_by_its_check(
     evidence: Evidence, name: str, doctor: Doctored
 ) -> None:
     findings = {found.check.name: found for found in audit(doctor(evidence))}

@@ -77,7 +77,7 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_demo__tells_every_step_with_its_time_and_the_bill(kept: str) -> None:
+def test_demo__one_job__tells_every_step_with_its_time_and_the_bill(kept: str) -> None:
     steps = [
         "requested",
         "meta-scheduled",
@@ -150,7 +150,9 @@ def test_demo__kept__prints_lines_that_work_when_pasted(kept: str, link: Path) -
     assert ended.stdout.rstrip().endswith(f"{Path(sys.executable).parent}/supervisor")
 
 
-def test_devgrid_env__gives_no_key_away(kept: str, link: Path) -> None:
+def test_devgrid_env__running_grid__exports_its_settings_without_keys(
+    kept: str, link: Path
+) -> None:
     exported = devgrid(link, "env").stdout
     environment = Grid.load(link.resolve()).environment
     assert f"export CLUSTER_NAME={environment['CLUSTER_NAME']}\n" in exported

@@ -205,7 +205,7 @@ def truth(grid: Grid, slurm_id: int) -> SlurmJob:
     return next(job for job in completed(grid.folder) if job.slurm_id == slurm_id)
 
 
-def test_ended_and_renamed_by_its_owner__ends_with_its_true_figures(
+def test_forgotten__ended_and_renamed_by_its_owner__ends_with_its_true_figures(
     grid: Grid, forgotten: Forgotten
 ) -> None:
     job = wait_for_end(grid, forgotten.renamed)
@@ -223,7 +223,7 @@ def test_ended_and_renamed_by_its_owner__ends_with_its_true_figures(
     assert "outcome_from_callback" in (grid.folder / "log" / "worker.log").read_text()
 
 
-def test_cancelled_while_it_waited__costs_nothing(
+def test_forgotten__cancelled_while_it_waited__costs_nothing(
     grid: Grid, forgotten: Forgotten
 ) -> None:
     assert [
@@ -233,7 +233,7 @@ def test_cancelled_while_it_waited__costs_nothing(
     assert (job.status, job.final_cost_wei) == (ChainStatus.CANCELLED, 0)
 
 
-def test_node_lost__has_failed_and_not_finished(
+def test_forgotten__node_lost__has_failed_and_not_finished(
     grid: Grid, forgotten: Forgotten
 ) -> None:
     said = truth(grid, forgotten.slurm_ids[forgotten.lost_node])
@@ -246,7 +246,7 @@ def test_node_lost__has_failed_and_not_finished(
     assert job.last_error == "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
 
 
-def test_another_end_that_may_be_true__is_left_to_the_operator(
+def test_forgotten__another_end_that_may_be_true__is_left_to_the_operator(
     grid: Grid, forgotten: Forgotten
 ) -> None:
     said = truth(grid, forgotten.slurm_ids[forgotten.disputed])
@@ -255,7 +255,7 @@ def test_another_end_that_may_be_true__is_left_to_the_operator(
     is_left_to_the_operator(grid, forgotten.disputed, either)
 
 
-def test_seen_suspended__is_left_to_the_operator(
+def test_forgotten__seen_suspended__is_left_to_the_operator(
     grid: Grid, forgotten: Forgotten
 ) -> None:
     is_left_to_the_operator(

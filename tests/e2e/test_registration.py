@@ -84,7 +84,7 @@ def cpu_price_that_waits(grid: Grid) -> int | None:
         return None
 
 
-def test_unknown_cluster__is_registered_as_slurm_and_settings_say(
+def test_registration__unknown_cluster__says_what_slurm_and_settings_say(
     grid: Grid, registered: Provider
 ) -> None:
     layout = slurm_of(grid).layout
@@ -94,7 +94,7 @@ def test_unknown_cluster__is_registered_as_slurm_and_settings_say(
     assert registered.labels == (("name", "devgrid"),)
 
 
-def test_approved__runs_its_first_job(approved: Grid) -> None:
+def test_registration__approved__the_cluster_runs_its_first_job(approved: Grid) -> None:
     job_id = approved.submit_script(approved.new_customer(), "#!/bin/bash\ntrue\n")
     assert wait_for_end(approved, job_id, 90.0).status is ChainStatus.FINISHED
 

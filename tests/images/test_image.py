@@ -225,7 +225,7 @@ def status_of(port: int, page: str) -> int:
         connection.close()
 
 
-def test_image__is_small_labelled_and_not_roots(image: str) -> None:
+def test_image__its_description__is_small_labelled_and_not_roots(image: str) -> None:
     about = inspected(image)
     assert about["Size"] < MAX_MB * 10**6
     assert about["Labels"]["org.opencontainers.image.version"] == "1.2.3"
@@ -239,7 +239,9 @@ def test_image__is_small_labelled_and_not_roots(image: str) -> None:
     assert list(configuration["Volumes"]) == ["/var/lib/supervisor"]
 
 
-def test_image__has_no_compiler_and_no_test_tool(image: str) -> None:
+def test_image__programs_and_modules__include_no_compiler_and_no_test_tool(
+    image: str,
+) -> None:
     code = (
         "import importlib.util as u, json, shutil;"
         "programs = [p for p in ('gcc', 'cc', 'g++', 'make', 'ld', 'strip', 'pip', 'pytest', 'mypy') if shutil.which(p)];"

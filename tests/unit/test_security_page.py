@@ -7,11 +7,11 @@ ROOT = Path(__file__).parents[2]
 NAMED = set(re.findall(r"test_\w+\.py", (ROOT / "docs" / "security.md").read_text()))
 
 
-def test_tests_of_attacks__are_all_named() -> None:
+def test_security_page__tests_of_attacks__are_all_named() -> None:
     attacks = {file.name for file in (ROOT / "tests" / "attacks").glob("test_*.py")}
     assert attacks, "tests/attacks holds no tests"
     assert attacks - NAMED == set()
 
 
-def test_tests_that_are_named__exist() -> None:
+def test_security_page__tests_that_it_names__exist() -> None:
     assert NAMED - {file.name for file in (ROOT / "tests").rglob("test_*.py")} == set()

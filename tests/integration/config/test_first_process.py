@@ -63,7 +63,7 @@ def test_signal__between_two_programs__is_not_lost(tmp_path: Path) -> None:
         assert running.stdout.read() == "still here\n"
 
 
-def test_other_process__keeps_the_default(tmp_path: Path) -> None:
+def test_sigterm__process_is_not_the_first__keeps_the_default(tmp_path: Path) -> None:
     """Its parent sees that a signal has ended it."""
     (tmp_path / "endless.py").write_text(ENDLESS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -287,7 +287,7 @@ def test_top_up__that_makes_a_minute_of_a_remainder__announces_it(
     assert last(chain, "ClaimNextTopUpJobEvent")[2] == 1
 
 
-def test_refused_and_overbilled__are_announced(
+def test_job__refused_or_overbilled__is_announced(
     chain: Chain, customer: Account, provider: Account
 ) -> None:
     refused, kept = chain.customers.request_jobs(
@@ -387,7 +387,7 @@ def test_claims__of_a_burst__come_in_the_order_of_the_queue(
     assert ["0x" + claimed.decode(log["data"])[2].hex() for log in logs] == job_ids
 
 
-def test_grant_metascheduler__lets_another_account_assign(
+def test_grant_metascheduler__another_account__may_assign_jobs(
     chain: Chain, customer: Account, provider: Account
 ) -> None:
     newcomer = chain.new_account()
@@ -400,7 +400,7 @@ def test_grant_metascheduler__lets_another_account_assign(
     assert chain.job(job_id).status is ChainStatus.META_SCHEDULED
 
 
-def test_mine__adds_blocks(chain: Chain) -> None:
+def test_mine__three_blocks__adds_them(chain: Chain) -> None:
     before = chain.block_number()
     chain.mine(3)
     assert chain.block_number() == before + 3

@@ -68,7 +68,7 @@ def is_silent(client: socket.socket) -> bool:
         client.settimeout(deadline(PATIENCE_S))
 
 
-def test_no_fault__bytes_pass_both_ways_and_are_counted(proxy: Proxy) -> None:
+def test_proxy__no_fault__passes_and_counts_the_bytes_both_ways(proxy: Proxy) -> None:
     data = bytes(range(256)) * 4000
     with connect(proxy) as client:
         threading.Thread(target=client.sendall, args=(data,), daemon=True).start()
@@ -82,7 +82,7 @@ def test_no_fault__bytes_pass_both_ways_and_are_counted(proxy: Proxy) -> None:
     assert proxy.connections == 1
 
 
-def test_client_sends_no_more__the_answer_still_comes(proxy: Proxy) -> None:
+def test_proxy__client_sends_no_more__still_passes_the_answer(proxy: Proxy) -> None:
     with connect(proxy) as client:
         client.sendall(b"all")
         client.shutdown(socket.SHUT_WR)
@@ -136,7 +136,7 @@ def test_forget__is_silent_for_good__and_newcomers_pass(proxy: Proxy) -> None:
         assert is_silent(client)
 
 
-def test_lose__the_client_thinks_that_it_arrived(proxy: Proxy) -> None:
+def test_lose__at_a_byte__the_rest_is_taken_and_not_passed_on(proxy: Proxy) -> None:
     with connect(proxy) as client:
         proxy.inject(Direction.TO_SERVER, 3, Fault.LOSE_TO_SERVER)
         client.sendall(b"012345")
@@ -149,7 +149,9 @@ def test_lose__the_client_thinks_that_it_arrived(proxy: Proxy) -> None:
         assert is_silent(client)
 
 
-def test_refuse__newcomers_are_reset_until_it_is_over(proxy: Proxy) -> None:
+def test_refuse__connections_old_and_new__are_reset_until_it_is_over(
+    proxy: Proxy,
+) -> None:
     with connect(proxy) as client:
         client.sendall(b"x")
         assert receive(client, 1) == b"x"
@@ -164,7 +166,7 @@ def test_refuse__newcomers_are_reset_until_it_is_over(proxy: Proxy) -> None:
         assert receive(client, 1) == b"x"
 
 
-def test_proxy_delay__delays_each_chunk(proxy: Proxy) -> None:
+def test_proxy__delay_is_set__delays_each_chunk(proxy: Proxy) -> None:
     with connect(proxy) as client:
         # each direction: a client that is woken late still finds it silent
         proxy.delay_s = 1.5
@@ -173,7 +175,7 @@ def test_proxy_delay__delays_each_chunk(proxy: Proxy) -> None:
         assert receive(client, 1) == b"x"
 
 
-def test_unix_socket__is_a_server_too(tmp_path: Path) -> None:
+def test_proxy__server_on_a_unix_socket__passes_bytes(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     with _UnixEcho(path, _Echo) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -183,7 +185,7 @@ def test_unix_socket__is_a_server_too(tmp_path: Path) -> None:
         server.shutdown()
 
 
-def test_server_gone__the_client_is_reset() -> None:
+def test_proxy__server_gone__resets_the_client() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"

@@ -255,7 +255,9 @@ def test_job__resized__is_told_once_with_all_its_seconds(cluster: Cluster) -> No
         *((state, 0) for state in ("REQUEUED", "PENDING", "RESIZING")),
     ],
 )
-def test_upstream_report__each_end(state: str, status: int) -> None:
+def test_upstream_report__each_state_of_slurm__gives_its_status_and_the_exit_code(
+    state: str, status: int
+) -> None:
     assert upstream_report(state, 768) == (status, 768)
 
 
@@ -276,7 +278,7 @@ def job(address: str) -> InSlurm:
     return InSlurm(f"supervisor {address}", start_s=100, end_s=160)
 
 
-def test_tell__each_event__by_a_connection_of_its_own__certificate_of_any_authority(
+def test_tell__certificate_of_any_authority__each_event_has_its_own_connection(
     tmp_path: Path,
 ) -> None:
     with (

@@ -127,7 +127,7 @@ def run(
     return done.stdout
 
 
-def test_wheel__holds_every_file_of_its_packages_and_no_other(
+def test_wheel__built__holds_every_file_of_its_packages_and_no_other(
     wheel: Path, tracked: list[str]
 ) -> None:
     with zipfile.ZipFile(wheel) as archive:
@@ -156,7 +156,7 @@ def test_wheel__holds_every_file_of_its_packages_and_no_other(
     assert not [line for line in needed if "pytest" in line or "mypy" in line]
 
 
-def test_installed__tells_its_version(
+def test_installed_wheel__asked_for_its_version__tells_it(
     installed: Path, wheel: Path, processes: Processes
 ) -> None:
     said = run(
@@ -169,7 +169,7 @@ def test_installed__tells_its_version(
     assert said == f"supervisor {wheel.name.split('-')[1]}\n"
 
 
-def test_installed__brings_a_database_up_to_date_and_starts_a_worker(
+def test_installed_wheel__empty_database__upgrades_it_and_starts_a_worker(
     installed: Path, processes: Processes, environment: dict[str, str]
 ) -> None:
     first = run(

@@ -198,7 +198,7 @@ def test_sigterm__the_moment_it_listens__ends_with_status_0(
         assert child.wait(deadline(20)) == 0
 
 
-def test_tls_files_missing__a_line_each_and_status_2(
+def test_grpc_callbacks__tls_files_missing__prints_lines_and_ends_with_status_2(
     site: WorkerContext, tmp_path: Path
 ) -> None:
     missing = str(tmp_path / "cert.pem")
@@ -258,7 +258,7 @@ KEY, CERTIFICATE = (
         ),
     ],
 )
-def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
+def test_grpc_callbacks__tls_files_do_not_fit__prints_lines_and_ends_with_status_2(
     site: WorkerContext, tmp_path: Path, key: str, certificate: str, expected: list[str]
 ) -> None:
     locked = load_pem_private_key(
@@ -288,7 +288,9 @@ def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
     assert reasons(ended.stderr) == [line % tmp_path for line in expected]
 
 
-def test_listen_address_taken__a_line_and_status_2(site: WorkerContext) -> None:
+def test_grpc_callbacks__listen_address_taken__prints_a_line_and_ends_with_status_2(
+    site: WorkerContext,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         environment = {**site.environment, "LISTEN_ADDRESS": address}

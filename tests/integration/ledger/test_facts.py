@@ -171,7 +171,7 @@ def declared() -> list[tuple[str, Fact[Any]]]:
     return list(found.values())
 
 
-def test_declared_facts__have_short_machine_names_of_their_own() -> None:
+def test_facts__declared__have_short_machine_names_of_their_own() -> None:
     names = [fact.name for _, fact in declared()]
     assert len(names) > len([name for name in vars(module) if name.isupper()]) / 2
     assert sorted(names) == sorted(set(names))
@@ -180,7 +180,7 @@ def test_declared_facts__have_short_machine_names_of_their_own() -> None:
     ] == []
 
 
-def test_migration__renames_what_is_stored_and_its_reverse_gives_it_back(
+def test_migration__facts_under_old_names__are_renamed_and_its_reverse_restores_them(
     facts: Facts, engine: Engine
 ) -> None:
     config = Config()

@@ -126,7 +126,7 @@ def _away(folder: Path) -> Iterator[None]:
         hidden.rename(folder)
 
 
-def test_spools_of_controller_and_node_missing__the_job_runs_all_the_same(
+def test_hooks__spools_of_controller_and_node_missing__the_job_runs_all_the_same(
     slurm: Slurm,
 ) -> None:
     folder = slurm.processes.folder

@@ -192,7 +192,7 @@ def test_end__words_of_slurm_with_line_breaks__forge_no_line(
     assert "event=started" not in file.read_text()
 
 
-def test_clock_an_hour_back__the_end_still_comes_after_the_start(
+def test_end__clock_an_hour_back__still_comes_after_the_start(
     programs: Path, spool: Path
 ) -> None:
     ahead = f"{time.time_ns() + 3600 * 10**9:019d}-7-start"
@@ -206,7 +206,7 @@ def test_clock_an_hour_back__the_end_still_comes_after_the_start(
     ]
 
 
-def test_name_that_it_is_not_known_by__says_so_and_lets_a_job_start(
+def test_hook__called_by_a_name_it_does_not_know__says_so_and_lets_a_job_start(
     programs: Path, spool: Path
 ) -> None:
     done = run(programs / "supervisor-hook")
@@ -269,7 +269,7 @@ def test_settings__mistake_and_a_syslog_that_hangs__lose_no_event(
 @pytest.mark.parametrize(
     ("hook", "status"), [("supervisor-ended", 1), ("supervisor-started", 0)]
 )
-def test_spool_is_full__is_told_and_noted_with_the_job(
+def test_hook__spool_is_full__tells_it_and_notes_the_job(
     hook: str, status: int, programs: Path, spool: Path
 ) -> None:
     slurm_hooks.configure(programs, spool, max_events=2, **PATIENT)
@@ -296,7 +296,7 @@ def test_spool_is_full__is_told_and_noted_with_the_job(
     ],
     ids=["write", "fsync", "rename"],
 )
-def test_disk_is_full__no_half_event_and_a_trace(
+def test_hook__disk_is_full_or_fails__leaves_no_half_event_but_a_trace(
     failure: str, hook: str, status: int, programs: Path, spool: Path
 ) -> None:
     done = run(programs / hook, under=strace(failure))
@@ -311,7 +311,7 @@ def test_disk_is_full__no_half_event_and_a_trace(
     ]
 
 
-def test_room_for_the_trace__is_taken_while_there_is_some(
+def test_hook__disk_has_room__takes_room_for_the_trace_in_advance(
     programs: Path, spool: Path
 ) -> None:
     assert run(programs / "supervisor-ended").returncode == 0
@@ -323,7 +323,7 @@ def test_room_for_the_trace__is_taken_while_there_is_some(
 @pytest.mark.parametrize(
     ("hook", "status"), [("supervisor-ended", 1), ("supervisor-started", 0)]
 )
-def test_spool_is_missing__is_told(
+def test_hook__spool_is_missing__tells_it_in_one_line(
     hook: str, status: int, programs: Path, spool: Path
 ) -> None:
     spool.rmdir()
@@ -374,7 +374,7 @@ def test_hook__on_a_terminal__is_readable(programs: Path, spool: Path) -> None:
 
 
 @pytest.mark.quiet_machine
-def test_disk_hangs__slurm_goes_on_and_the_event_follows(
+def test_hook__disk_hangs__slurm_goes_on_and_the_event_follows(
     programs: Path, spool: Path, tmp_path: Path
 ) -> None:
     slurm_hooks.configure(programs, spool, timeout_ms=200)
@@ -422,7 +422,7 @@ def old_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("old_drafts")
 @pytest.mark.parametrize("call", CALLS)
-def test_writer_killed_at_any_call__a_whole_event_or_none_and_slurm_goes_on(
+def test_writer__killed_at_any_call__leaves_an_event_or_none_and_slurm_goes_on(
     call: str, programs: Path, spool: Path
 ) -> None:
     name, when = call.split(":")
@@ -438,7 +438,7 @@ def test_writer_killed_at_any_call__a_whole_event_or_none_and_slurm_goes_on(
     assert "the writing process was ended" in done.stderr
 
 
-def test_waiting_for_slurms_process_group_to_end__ends_the_hook_alone(
+def test_writer__process_group_of_the_hook_is_killed__still_writes_the_event(
     programs: Path, spool: Path
 ) -> None:
     """slurmctld ends a hook with all of its group when it is asked to stop: the writer

@@ -27,7 +27,9 @@ def grid() -> Iterator[Grid]:
         running.stop()
 
 
-def test_many_jobs__few_commands_and_requests(grid: Grid) -> None:
+def test_sweep_and_monitor__many_jobs__take_few_commands_and_requests(
+    grid: Grid,
+) -> None:
     sweeps, polls = measure(grid, JOBS, MISSING, CALLBACKS, sweeps=1)
     all_well, some_missing = sweeps
     assert (all_well.commands, some_missing.commands) == (

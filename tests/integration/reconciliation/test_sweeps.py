@@ -71,7 +71,7 @@ def execute(ledger: Ledger, statement: str, **parameters: object) -> None:
         connection.execute(text(statement), parameters)
 
 
-def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
+def test_due__first_or_asked_for_or_after_its_time__is_true(ledger: Ledger) -> None:
     sweeps = ledger.sweeps
     assert sweeps.due()
     sweeps.keep(sweeps.begin("first"), REPORT, {})
@@ -130,9 +130,7 @@ def test_begin__asked_for_while_it_waits__is_not_older_than_the_request(
 
 
 @pytest.mark.parametrize("why", ["a worker wants one", "a worker wants another"])
-def test_asked_for_while_one_is_made__is_made_once_more(
-    ledger: Ledger, why: str
-) -> None:
+def test_ask__while_a_sweep_is_made__one_more_is_due(ledger: Ledger, why: str) -> None:
     sweeps = ledger.sweeps
     sweeps.ask("a worker wants one")
     begun = sweeps.begin("")
@@ -142,7 +140,7 @@ def test_asked_for_while_one_is_made__is_made_once_more(
     assert why in sweeps.begin("").why
 
 
-def test_slurmctld_was_started_again__the_sweep_is_wanted_before_the_start_is_known(
+def test_record_controller_start__killed_before_it_is_stored__leaves_a_sweep_due(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweeps, set_fact = ledger.sweeps, Facts.set
@@ -189,7 +187,7 @@ def test_keep__many_reports__the_oldest_go(
     assert [swept.report["number"] for swept in ledger.sweeps.last(10)] == [5, 4, 3]
 
 
-def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> None:
+def test_hot_and_named__each_job__has_what_a_comparison_needs(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
     topped_up = (
@@ -235,7 +233,9 @@ def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> N
     assert ledger.sweeps.named([], []) == {}
 
 
-def test_first_claim__the_block_and_not_when_it_was_read(ledger: Ledger) -> None:
+def test_first_claim__blocks_read_out_of_order__is_the_lowest_block(
+    ledger: Ledger,
+) -> None:
     for number, block in ((1, 70), (2, 50), (3, 10)):
         event = replace(claim(number), at=(block, 4))
         ledger.record(JobChange(event.job_id, event))
@@ -269,7 +269,9 @@ def test_stale__untouched_effects__are_counted(ledger: Ledger) -> None:
     assert ledger.sweeps.stale() == {"effects": 1, "callbacks": 1, "transactions": 0}
 
 
-def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) -> None:
+def test_confirm_lost__several_jobs__ends_only_held_ones_that_are_still_the_same(
+    ledger: Ledger,
+) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
     held = {job_id(1): 101, job_id(2): 999}
@@ -289,7 +291,7 @@ def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) 
     assert ledger.sweeps.due()
 
 
-def test_foreign_claims__are_kept_as_they_were_until_they_are_over(
+def test_foreign_claims__kept_again_or_taken_over__stay_until_they_are_deleted(
     ledger: Ledger,
 ) -> None:
     others = ledger.foreign_claims
@@ -395,7 +397,9 @@ def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(
     assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
 
 
-def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
+def test_update_unreachable_alarm__same_side_unseen_for_an_hour__is_on_until_seen(
+    ledger: Ledger,
+) -> None:
     unseen = {"slurm": "an unreadable row", "chain": "refused"}
     update_unreachable_alarm(
         ledger, unseen, {"slurm": 1.0, "chain": 1.0}, UNSEEN_ALARM_AFTER_S

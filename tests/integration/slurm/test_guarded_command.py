@@ -452,7 +452,9 @@ def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(
 @pytest.mark.parametrize(
     ("status", "stdout"), [(0, "12\n"), (1, ""), (3, "no line feed")]
 )
-def test_guarded__status_and_output_are_the_commands(status: int, stdout: str) -> None:
+def test_guarded__any_end_of_the_command__its_status_and_output_are_the_answer(
+    status: int, stdout: str
+) -> None:
     argv = [
         "sh",
         "-c",
@@ -603,7 +605,7 @@ def test_guarded__options_in_the_environment__are_taken_out_and_the_rest_is_the_
 
 
 @pytest.mark.parametrize("slurm_conf", ["/etc/slurm.conf", "/a b/$(id)/'", "!", "("])
-def test_guarded__slurms_configuration_is_the_admins(
+def test_guarded__slurm_conf_of_the_admin__replaces_the_customers(
     slurm_conf: str, tmp_path: Path
 ) -> None:
     assert (
@@ -667,7 +669,7 @@ def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(
     assert abs(parse_clock(told, DELIMITER, 0.0).login_s - time.time()) < 30
 
 
-def test_clock__asked_and_told() -> None:
+def test_clock__asked_for__tells_its_time_and_slurm_conf() -> None:
     clock = parse_clock(
         run("sh", ask_clock(DELIMITER), b"", "echo welcome; "), DELIMITER, 1000.0
     )
@@ -702,11 +704,13 @@ def test_clock__an_hour_off__deadlines_are_the_login_nodes_own() -> None:
     assert abs(clock.at(60.0) - (time.time() - 3590)) < 2
 
 
-def test_second_search__comes_when_nothing_can_arrive_any_more() -> None:
+def test_second_search__after_a_submission__comes_when_nothing_can_arrive_any_more() -> (
+    None
+):
     assert submission_window_s(10.0) == BEFORE_SECOND_SEARCH_S == 23.0
 
 
-def test_tools_of_the_guard__are_here() -> None:
+def test_guarded__tools_that_it_needs__are_here() -> None:
     assert all(shutil.which(tool) for tool in ("sh", "date", "head", "timeout"))
 
 

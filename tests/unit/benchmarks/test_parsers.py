@@ -95,7 +95,9 @@ def test_hpl__no_check__counts_if_the_program_ended_well() -> None:
 
 
 @pytest.mark.parametrize("per_gpu", ["", " ( 3.231e+04)"])
-def test_hpl_ai__gflops_are_those_with_refinement_as_of_hpl_mxp(per_gpu: str) -> None:
+def test_hpl_ai__with_and_without_refinement__only_gflops_with_it_count(
+    per_gpu: str,
+) -> None:
     """The LU factorisation alone is no solution, and HPL-MxP's rules count the time
     until there is one.
     """

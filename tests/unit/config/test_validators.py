@@ -16,5 +16,7 @@ from supervisor_tasks.config.validators import is_loopback
         ("a.b:1", False),
     ],
 )
-def test_is_loopback(address: str, loopback: bool) -> None:
+def test_is_loopback__address_of_any_form__is_true_only_for_this_host(
+    address: str, loopback: bool
+) -> None:
     assert is_loopback(address) is loopback

@@ -64,7 +64,7 @@ def test_mistyped__name_that_only_we_could_read__is_told_if_it_resembles_none(
     assert list(mistyped([written])) == [written]
 
 
-def test_warn_of_mistyped__logs_each_once_in_a_process(
+def test_warn_of_mistyped__twice_in_a_process__logs_each_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLURM_SSH_PORT", "22")

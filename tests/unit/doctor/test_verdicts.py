@@ -40,7 +40,7 @@ def look(
         ([look("a", chain_id=1, head=10**6), look("b")], [RED, GREEN]),
     ],
 )
-def test_endpoints__beside_each_other(
+def test_endpoints__beside_each_other__errors_chain_and_lag_set_the_levels(
     seen: Sequence[EndpointSeen], levels: list[Level]
 ) -> None:
     found = verdicts.endpoint_verdicts(seen, CHAIN)
@@ -315,7 +315,7 @@ CASES: list[tuple[str, Finding, Level, str]] = [
 @pytest.mark.parametrize(
     ("name", "found", "level", "mend"), CASES, ids=[case[0] for case in CASES]
 )
-def test_verdict__of_what_was_seen(
+def test_verdict__each_case_seen__has_its_level_and_a_remedy_if_yellow_or_red(
     name: str, found: Finding, level: Level, mend: str
 ) -> None:
     assert found.level is level
@@ -328,7 +328,7 @@ def test_verdict__of_what_was_seen(
     ("days", "distrust", "level"),
     [(15, "", GREEN), (13, "", YELLOW), (-1, "", RED), (300, "hostname mismatch", RED)],
 )
-def test_certificate__days_left_and_trust(
+def test_certificate__days_left_and_trust__set_the_level(
     days: int, distrust: str, level: Level
 ) -> None:
     seen = CertificateSeen(NOW + timedelta(days=days), ["a.example.com"], distrust)

@@ -85,7 +85,9 @@ def test_remove__twice__counts_once() -> None:
     assert len(held) == 0
 
 
-def test_calls_of_peer__counts_those_of_all_its_connections_that_are_held() -> None:
+def test_calls_of_peer__several_connections__counts_those_of_all_that_are_held() -> (
+    None
+):
     held, first, second, other = (
         Connections(),
         connection(1),
@@ -122,7 +124,7 @@ def test_origin__one_ipv6_network__is_one_peer() -> None:
         ("::1", "ipv6:[::1]:5"),
     ],
 )
-def test_peer__as_grpc_writes_it(told: str, peer: str) -> None:
+def test_peer__ipv4_or_ipv6_address__is_as_grpc_writes_it(told: str, peer: str) -> None:
     assert CallerConnection(address_of(told), 5).peer == peer
 
 

@@ -45,7 +45,7 @@ def shown(state: str, elapsed_s: int, restarts: int) -> JobRecord:
         pytest.param(shown("COMPLETED", 9, 1), [3, 20, 9], None, id="resized"),
     ],
 )
-def test_ends_of_earlier_runs__one_end_for_each_run(
+def test_ends_of_earlier_runs__told_by_hooks__are_known_if_each_run_has_one_end(
     seen: JobRecord, ends_s: list[int], earlier_s: tuple[int, ...] | None
 ) -> None:
     assert ends_of_earlier_runs(seen, ends_s) == earlier_s

@@ -175,7 +175,9 @@ def test_excesses__all_memory_of_a_node__is_not_rounded_up_by_slurm() -> None:
         ("", False),
     ],
 )
-def test_is_whole_memory__as_squeue_shows_it(shown: str, is_whole: bool) -> None:
+def test_is_whole_memory__as_squeue_shows_it__is_true_only_for_zero(
+    shown: str, is_whole: bool
+) -> None:
     assert is_whole_memory(shown) == is_whole
 
 
@@ -228,7 +230,9 @@ def test_excesses__a_site_that_gives_more_itself__compares_what_it_does_not_add(
         ("gres:gpu:2,gres:shard:8", 2),
     ],
 )
-def test_gpu_count__as_slurm_writes_it(shown: str, gpus: int) -> None:
+def test_gpu_count__each_form_of_slurm__is_the_number_of_gpus(
+    shown: str, gpus: int
+) -> None:
     assert gpu_count(shown) == gpus
 
 
@@ -251,7 +255,7 @@ def test_tres_amounts__units__are_mb() -> None:
         ("MaxMemPerCPU            = 2000", "DefMemPerCPU=10 MaxMemPerCPU=1000", 1000),
     ],
 )
-def test_memory_per_cpu_limit__the_partitions_own_counts(
+def test_memory_per_cpu_limit__site_and_partition__the_partitions_own_counts(
     config: str, partition: str, limit_mb: int | None
 ) -> None:
     assert memory_per_cpu_limit(config, partition) == limit_mb

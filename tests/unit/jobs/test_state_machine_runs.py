@@ -69,7 +69,9 @@ def run_again(at_s: int) -> tuple[Job, tuple[Effect, ...]]:
 @pytest.mark.parametrize(
     ("at_s", "limit_min"), [(61, 9), (75, 9), (125, 8), (599, 1), (700, 1)]
 )
-def test_requeued__the_next_run_gets_what_is_left(at_s: int, limit_min: int) -> None:
+def test_requeued__after_the_first_minute__the_next_run_gets_what_is_left(
+    at_s: int, limit_min: int
+) -> None:
     job, effects = run_again(at_s)
     assert effects == (Effect(EffectKind.TOP_UP),)
     assert (job.run_limit_min, job.limit_min, job.earlier_s) == (limit_min, 10, at_s)
@@ -188,7 +190,7 @@ def test_ended__by_itself_while_being_stopped__keeps_its_end_and_gets_the_reason
         SlurmPendingObserved("PENDING", requeued(600)),
     ],
 )
-def test_paid_time_is_used_up__is_cancelled_and_out_of_credits(
+def test_paid_time_is_used_up__after_a_requeue__is_cancelled_and_out_of_credits(
     look: SlurmRunningObserved | SlurmPendingObserved,
 ) -> None:
     assert look.run is not None
@@ -226,7 +228,7 @@ def test_paid_time_is_used_up__before_the_first_look_at_a_run__is_cancelled() ->
 
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize(("slurm_id", "cancelled"), [(ID, True), (SlurmId(8), False)])
-def test_runs_after_its_end__is_cancelled_and_its_bill_stays(
+def test_runs_after_its_end__own_or_other_id__cancels_only_its_own_and_bill_stays(
     settled: bool, slurm_id: SlurmId, cancelled: bool
 ) -> None:
     finished = Outcome(status=ChainStatus.FINISHED, elapsed_s=70)
@@ -248,7 +250,7 @@ def test_paid_time_is_used_up__in_one_run__is_slurms_to_end() -> None:
 @pytest.mark.parametrize(
     ("elapsed_s", "at_most_s"), [(1, 599), (500, 100), (590, 30), (700, 30)]
 )
-def test_next_look__comes_before_the_paid_time_is_used(
+def test_next_look__after_many_polls__comes_at_the_end_of_paid_time_or_in_30_s(
     elapsed_s: int, at_most_s: int
 ) -> None:
     job = replace(run_once(), poll_count=20)
@@ -312,7 +314,7 @@ def test_more_than_paid__while_it_runs__is_cancelled_with_a_reason() -> None:
     assert given_up.stop is None
 
 
-def test_called_back__that_it_runs__of_a_settled_job__is_cancelled() -> None:
+def test_called_back__settled_job_runs__is_cancelled() -> None:
     job = then(run_once(), ChainStatusObserved(ChainStatus.FINISHED))
     assert job.state is State.SETTLED
     assert step(job, CallbackReceived(running=True)) == (

@@ -4,7 +4,7 @@ from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 from supervisor_tasks.monitoring.health import MISSED, periodic_work, problems
 
 
-def test_periodic_work__every_queue_has_some() -> None:
+def test_periodic_work__with_accounts__every_queue_has_some() -> None:
     names = {work.name for work in periodic_work(1.0, accounts=True)}
     assert {QUEUE_OF_TASK[name] for name in names - {"clock"}} == set(
         QUEUE_OF_TASK.values()

@@ -194,7 +194,9 @@ def test_compare__limit_from_before_a_top_up_that_is_under_way__nothing_is_found
     assert find_discrepancies(seeing(job, rows=[row(limit_min=60)])) == []
 
 
-def test_earlier_limits__are_those_below_the_one_that_slurm_was_given() -> None:
+def test_earlier_limits__after_top_ups__are_those_below_the_one_slurm_was_given() -> (
+    None
+):
     assert earlier_limits(60, [30, 15], 105) == {60, 90}
     assert earlier_limits(60, [30, 15], 90) == {60}
     assert earlier_limits(60, [], 60) == earlier_limits(60, [30], None) == frozenset()
@@ -571,7 +573,7 @@ def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() ->
     assert f"missing {name(1)}" in doubts(empty, find_discrepancies(empty))
 
 
-def test_held__stays_so_while_it_cannot_be_looked_at() -> None:
+def test_held_now__job_cannot_be_looked_at__stays_held() -> None:
     job, before = known(), {name(1): SlurmId(1), name(2): SlurmId(2)}
     # accounting does not answer
     away = replace(gone(job, age_s=GRACE_S, slurm={}), confirmed_lookups={})
@@ -664,7 +666,7 @@ def test_lost_its_memory__few_that_it_had_saved__these_are_held_and_no_more_foll
     ) == (MIN_LOST_JOBS, 5)
 
 
-def test_lost_its_memory__what_speaks_against_it() -> None:
+def test_slurm_lost_state__one_sign_against_it__is_false() -> None:
     lost = forgetful(8, saved=8)
     assert replace(lost, slurm={}).slurm_lost_state
     # accounting has not answered
@@ -698,7 +700,7 @@ def test_slurm_lost_state__none_listed_but_ids_go_on__is_not_lost_for_a_few_jobs
     ).slurm_lost_state
 
 
-def test_knows_all_it_had_saved__only_when_that_was_looked_up() -> None:
+def test_knows_all_it_had_saved__not_looked_up_or_some_missing__is_false() -> None:
     view = forgetful(8, saved=0)
     assert view.knows_all_it_had_saved
     # others were asked for first
@@ -1065,7 +1067,7 @@ def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothi
 
 
 @given(VIEWS)
-def test_compare__no_more_jobs_are_ended_than_may_be_lost_by_chance(
+def test_compare__any_view__no_more_jobs_are_ended_than_may_be_lost_by_chance(
     view: Snapshot,
 ) -> None:
     lost = [
@@ -1175,7 +1177,7 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
         ({"slurm_id": SlurmId(2), "comment": "supervisor elsewhere:1"}, True),
     ],
 )
-def test_foreign__jobs_of_customers_that_nothing_explains(
+def test_foreign__job_of_a_customer__is_found_if_nothing_explains_it(
     changes: dict[str, Any], is_foreign: bool
 ) -> None:
     listed = replace(row(), **({"user": CUSTOMER} | changes))

@@ -59,7 +59,7 @@ def test_require_never_ran__restored_and_read_again_by_the_scan__is_not_submitte
             require_never_ran(after(*events))
 
 
-def test_first_id__only_of_a_slurmctld_that_has_just_been_started() -> None:
+def test_first_id__any_slurmctld__is_known_only_just_after_its_start() -> None:
     config = recorded("scontrol-show-config")
     assert (next_id(config), next_id(CommandAnswer(0, "", ""))) == (1, 0)
     started = Controller("1000", False, parse_cluster_identity(config), 700)

@@ -13,7 +13,7 @@ DEFINITION = Definition(
 )
 
 
-def test_sbatch__asks_for_what_was_paid_for() -> None:
+def test_sbatch__job_with_gpus__asks_for_what_was_paid_for() -> None:
     words = commands.sbatch(
         "/usr/bin/sbatch",
         JOB,
@@ -50,7 +50,7 @@ def test_sbatch__no_gpus__does_not_name_them() -> None:
     assert not [word for word in words if "gpus" in word]
 
 
-def test_batch_script__a_command_comes_before_the_bodys_own_sbatch_lines() -> None:
+def test_batch_script__sbatch_lines_in_the_body__come_after_a_command() -> None:
     lines = (
         commands.batch_script(JOB, "#!/bin/sh -e\n#SBATCH --ntasks=99\necho\n")
         .decode()
@@ -86,7 +86,7 @@ def test_batches__more_than_a_command_line_holds__leave_nothing_out() -> None:
     assert list(commands.batches([])) == []
 
 
-def test_set_time_limit__is_absolute() -> None:
+def test_set_time_limit__minutes__are_absolute() -> None:
     assert commands.set_time_limit("scontrol", SlurmId(7), 15) == [
         "scontrol",
         "update",
@@ -95,7 +95,7 @@ def test_set_time_limit__is_absolute() -> None:
     ]
 
 
-def test_scancel__names_one_job_and_whose_it_must_be() -> None:
+def test_scancel__two_jobs__are_named_with_whose_they_must_be() -> None:
     assert commands.scancel("/usr/bin/scancel", [SlurmId(7), SlurmId(8)], "0xab") == [
         "/usr/bin/scancel",
         "--user=0xab",
@@ -104,7 +104,7 @@ def test_scancel__names_one_job_and_whose_it_must_be() -> None:
     ]
 
 
-def test_show_config__asks_the_controller() -> None:
+def test_show_config__path_of_scontrol__asks_the_controller_with_unix_time() -> None:
     asked = ["env", "SLURM_TIME_FORMAT=%s", "/usr/bin/scontrol", "show", "config"]
     assert commands.show_config("/usr/bin/scontrol") == asked
 

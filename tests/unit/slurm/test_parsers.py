@@ -469,11 +469,13 @@ def test_submitted_id__each_failure_of_sbatch__raises_its_error(
         (53, "SLURM could not open the output file"),
     ],
 )
-def test_describe_exit__in_words(exit_status: int, described: str) -> None:
+def test_describe_exit__code_signal_or_slurms_own__is_in_words(
+    exit_status: int, described: str
+) -> None:
     assert describe_exit(exit_status).startswith(described)
 
 
-def test_require_success__recorded_answers() -> None:
+def test_require_success__recorded_answers__are_true_false_or_an_error() -> None:
     assert require_success(recorded("scontrol-update-ok"), "update")
     assert not require_success(recorded("scontrol-update-unknown", 1), "update")
     assert not require_success(recorded("scontrol-update-finished", 1), "update")
@@ -506,14 +508,16 @@ def test_require_success__reason_that_passes__is_tried_again(error_text: str) ->
     ("shown", "seconds"),
     [("0:00", 0), ("1:28", 88), ("2:03:04", 7384), ("1-02:03:04", 93784)],
 )
-def test_elapsed_s__every_form_of_squeue(shown: str, seconds: int) -> None:
+def test_elapsed_s__each_form_of_squeue__is_in_seconds(
+    shown: str, seconds: int
+) -> None:
     assert elapsed_s(shown) == seconds
 
 
 @pytest.mark.parametrize(
     ("shown", "raw"), [("768", 768), ("3:0", 768), ("0:9", 9), ("0:0", 0)]
 )
-def test_wait_status__either_form(shown: str, raw: int) -> None:
+def test_wait_status__either_form__is_the_raw_status(shown: str, raw: int) -> None:
     assert wait_status(shown) == raw
 
 
@@ -575,7 +579,7 @@ TEXT = st.text(max_size=200) | st.from_regex(
 @example("9" * 5000, "", 0)  # more digits than int() reads
 @example("9" * 5000 + "|RUNNING|0:00|0|None|", "", 0)
 @example("1|RUNNING|" + "9" * 5000, "", 0)
-def test_any_output__gives_a_result_or_an_error_of_ours(
+def test_parsers__any_output__give_a_result_or_an_error_of_ours(
     stdout: str, stderr: str, status: int
 ) -> None:
     for read in (
@@ -670,9 +674,11 @@ def test_submitted_id__above_the_sites_own_bound__is_not_understood() -> None:
         ("MaxJobId = 4294967295\n", MAX_SLURM_ID),
     ],
 )
-def test_max_job_id(shown: str, bound: int) -> None:
+def test_max_job_id__set_or_not__is_the_sites_bound_or_slurms_maximum(
+    shown: str, bound: int
+) -> None:
     assert max_job_id(CommandAnswer(0, shown, "")) == bound
 
 
-def test_max_job_id__recorded() -> None:
+def test_max_job_id__recorded_configuration__is_its_bound() -> None:
     assert max_job_id(recorded("scontrol-show-config")) == 67043328

@@ -62,7 +62,7 @@ def test_receipt__to_what_is_no_address__does_not_fit(to: object) -> None:
 
 
 @pytest.mark.parametrize("number", [MAX_NUMBER + 1, 2**63, 2**64, 2**256 - 1])
-def test_place_that_the_ledger_cannot_keep__does_not_fit(number: int) -> None:
+def test_place__above_what_the_ledger_can_keep__does_not_fit(number: int) -> None:
     assert not is_receipt(receipt(logs=[log(block=number)]))
     assert not is_receipt(receipt(logs=[log(index=number)]))
     assert not is_receipt(receipt(blockNumber=hex(number)))
@@ -85,7 +85,7 @@ def test_place_that_the_ledger_cannot_keep__does_not_fit(number: int) -> None:
     )  # a chain without a bound
 
 
-def test_balance__may_be_as_great_as_a_word() -> None:
+def test_balance__as_great_as_a_word__fits() -> None:
     assert matches_schema("eth_getBalance", [PROVIDER, "latest"], hex(2**256 - 1))
 
 

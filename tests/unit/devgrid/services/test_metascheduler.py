@@ -49,7 +49,7 @@ JOB = ChainJob(
 )
 
 
-def test_fits__enough_of_everything() -> None:
+def test_fits__enough_of_everything__does() -> None:
     assert fits(DEFINITION, ENOUGH, PROVIDER)
 
 
@@ -73,7 +73,7 @@ def test_fits__too_much_or_not_the_label__does_not(change: dict[str, object]) ->
 ALL = replace(DEFINITION, gpus=4, ntasks=2, cpus_per_task=8, mem_per_cpu_mb=2000)
 
 
-def test_fits__all_nodes_to_the_last_of_everything() -> None:
+def test_fits__all_nodes_to_the_last_of_everything__does() -> None:
     assert fits(ALL, 10**9, PROVIDER)
 
 
@@ -147,7 +147,7 @@ def test_fits__credits_for_less_than_a_minute__does_not() -> None:
         ("x", "??", "x", False),
     ],
 )
-def test_holds__operators(
+def test_holds__each_operator__compares_as_numbers_or_else_as_text(
     found: str | None, operator: str, wanted: str, answer: bool
 ) -> None:
     assert holds(found, operator, wanted) is answer
