@@ -29,7 +29,7 @@ def measured(volume: Path) -> Reading:
     return SUITE["ior"].parse(run_here(SUITE["ior"].render(plan).script), plan.nonce)
 
 
-def test_symlink_of_that_name__its_target_is_not_overwritten(
+def test_benchmark__symlink_of_its_name__its_target_is_not_overwritten(
     volume: Path, tmp_path: Path
 ) -> None:
     target, link = tmp_path / "target", volume / NAME_IN_THE_QUEUE
@@ -41,7 +41,7 @@ def test_symlink_of_that_name__its_target_is_not_overwritten(
     assert list(volume.iterdir()) == [link]
 
 
-def test_directory_of_that_name__volume_is_measured(volume: Path) -> None:
+def test_benchmark__directory_of_its_name__volume_is_measured(volume: Path) -> None:
     planted = volume / NAME_IN_THE_QUEUE
     planted.mkdir()
     (planted / "kept").touch()

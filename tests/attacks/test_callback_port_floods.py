@@ -83,7 +83,7 @@ def watch(channel: grpc.Channel, service: str) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-def test_400_watch_streams_broken_off__are_refused_and_the_process_answers(
+def test_watch_streams__400_broken_off__are_refused_and_the_process_answers(
     port: Port,
 ) -> None:
     """Once, they held all threads of the process, which then neither answered nor
@@ -106,7 +106,9 @@ def test_400_watch_streams_broken_off__are_refused_and_the_process_answers(
         assert watch(channel, "") is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
+def test_service_names__of_a_megabyte_each__are_refused_and_take_no_memory(
+    port: Port,
+) -> None:
     """Once, Watch kept 260 MB of them."""
     before_mb = port.memory_mb()
     with grpc.insecure_channel(port.address) as channel:
@@ -156,7 +158,7 @@ def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it
     assert port.memory_mb() - before_mb < 100
 
 
-def test_call_whose_message_never_comes__is_given_up(port: Port) -> None:
+def test_call__its_message_never_comes__is_given_up(port: Port) -> None:
     enough = threading.Event()
     with grpc.insecure_channel(port.address) as channel:
         call: Any = channel.stream_unary(
@@ -189,7 +191,7 @@ def flood(port: Port, crowd: Crowd, connections: int) -> float:
 
 
 @pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
-def test_1000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
+def test_connections__1000_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
     port: Port, crowd: Crowd
 ) -> None:
     assert flood(port, crowd, 1_000) < MAX_DELAY_S
@@ -197,7 +199,7 @@ def test_1000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
 
 @pytest.mark.chaos
 @pytest.mark.quiet_machine
-def test_10000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
+def test_connections__10000_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
     port: Port, crowd: Crowd
 ) -> None:
     assert flood(port, crowd, 10_000) < MAX_DELAY_S
@@ -221,7 +223,7 @@ def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(
         report(channel, random_job_id(), timeout_s=deadline(5.0))
 
 
-def test_connections_that_say_nothing__are_closed(port: Port, crowd: Crowd) -> None:
+def test_connections__that_say_nothing__are_closed(port: Port, crowd: Crowd) -> None:
     crowd.connect(20)
     wait_until(
         lambda: crowd.still_open() == 0, "the silent connections to be closed", 30.0
@@ -321,7 +323,7 @@ program.main()
 """
 
 
-def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(
+def test_process__cannot_answer_itself__ends_with_a_line_that_says_so(
     site: CallbackSite, tmp_path: Path
 ) -> None:
     """Even if it hangs because its log is a full pipe, so that it cannot log a line."""

@@ -135,7 +135,7 @@ def ended(world: SubmissionEnv, site: WorkerContext, job: JobId) -> int:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_script__runs_as_it_is_and_asks_for_nothing(
+def test_script__in_any_language__runs_as_it_is_and_asks_for_nothing(
     world: SubmissionEnv,
     site: WorkerContext,
     begun: dict[tuple[Transport, str], JobId],
@@ -181,7 +181,7 @@ time.sleep(600)
 """
 
 
-def test_signal__reaches_the_script_itself(
+def test_signal__sent_to_the_batch_script__reaches_the_script_itself(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job = submitted(world, site, WAITS)
@@ -211,7 +211,9 @@ def test_signal__reaches_the_script_itself(
     )
 
 
-def test_long_script__arrives_whole(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_script__very_long__arrives_whole(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     filler = "# \u00e4\u00f6\u00fc supervisor EOF ' \" $(exit 1) `exit 1`\n" * 60_000
     script = f"#!/usr/bin/python3\n{PYTHON}{filler}print('the end')\n"
     job = submitted(world, site, script)

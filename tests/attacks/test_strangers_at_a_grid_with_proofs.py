@@ -106,7 +106,7 @@ def call_without_a_proof(grid: Grid, job_id: str, slurm_id: int) -> None:
             assert caught.value.code() is UNPROVEN
 
 
-def test_job__proofs_are_required__runs_through__a_stranger_leaves_no_trace(
+def test_job__stranger_calls_without_a_proof__runs_through_and_no_call_is_stored(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH, minutes=100)

@@ -183,7 +183,9 @@ def test_key__of_the_tokens__is_no_file_that_a_customer_reads(
 # --- what the supervisor submits ------------------------------------------------------
 
 
-def test_token__is_in_no_record_of_slurm(grid: Grid, slurm_id: int) -> None:
+def test_token__of_a_submitted_job__is_in_no_record_of_slurm(
+    grid: Grid, slurm_id: int
+) -> None:
     assert shown(grid, slurm_id)["Comment"] == "supervisor"  # and then the address
     ours = f"supervisor {grid.environment['PUBLIC_ADDRESS']}"
     assert (
@@ -225,7 +227,7 @@ def test_token__is_in_no_record_of_slurm(grid: Grid, slurm_id: int) -> None:
     ],
     ids=["sbatch", "srun", "salloc", "comment", "made-up-token"],
 )
-def test_own_submission__refused(
+def test_submission__by_the_customer_himself__is_refused(
     grid: Grid, customer: Account, argv: tuple[str, ...]
 ) -> None:
     before = waiting_or_running(grid)
@@ -241,7 +243,7 @@ def test_own_submission__refused(
 NESTED = "#!/bin/bash\nsbatch --time=600 --ntasks=6 --job-name=nested --wrap='sleep 600'\nsrun true && echo step ran\n"
 
 
-def test_nested_submission__refused_and_steps_run(
+def test_nested_submission__site_does_not_allow_it__is_refused_and_steps_run(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, NESTED)
@@ -255,7 +257,7 @@ def test_nested_submission__refused_and_steps_run(
     assert in_slurm(grid, "nested") == []
 
 
-def test_nested_submission__taken_where_the_site_allows_it_and_a_job_runs(
+def test_nested_submission__site_allows_it_and_a_job_runs__is_taken(
     grid: Grid, customer: Account, slurm_id: int, grid_settings: Path
 ) -> None:
     grid_settings.write_text(grid_settings.read_text() + "nested_jobs = yes\n")
@@ -307,7 +309,7 @@ def test_token__false_and_with_more_digits__is_refused(
     assert "supervisor: wrong token" in interceptor.give(false, "--hold")
 
 
-def test_token_of_an_earlier_submission__refused_after_a_later_one(
+def test_token__of_an_earlier_submission_after_a_later_one__is_refused(
     interceptor: Interceptor, grid: Grid
 ) -> None:
     first, second = interceptor.comment(number=1), interceptor.comment(number=2)
@@ -390,7 +392,9 @@ def test_token__expired_or_of_another_customer__refused(
     assert "supervisor: wrong token" in interceptor.give(comment)
 
 
-def test_two_customers_jobs_of_root_and_of_the_site__taken(grid: Grid) -> None:
+def test_submission__by_the_admin_of_slurm__is_taken_without_a_token(
+    grid: Grid,
+) -> None:
     taken = (
         slurm_of(grid)
         .run("sbatch", "--parsable", "--wrap=true", "--output=/dev/null")
@@ -403,7 +407,7 @@ def test_two_customers_jobs_of_root_and_of_the_site__taken(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_owner_changes_his_job__refused(
+def test_owner__changes_his_job__is_refused(
     grid: Grid, customer: Account, slurm_id: int, change: str
 ) -> None:
     before = shown(grid, slurm_id)
@@ -416,7 +420,7 @@ def test_owner_changes_his_job__refused(
 
 
 @pytest.mark.parametrize("what", ["requeue", "requeuehold", "hold", "suspend", "top"])
-def test_owner_requeues_or_holds_his_job__refused(
+def test_owner__requeues_or_holds_his_job__is_refused(
     grid: Grid, customer: Account, slurm_id: int, what: str
 ) -> None:
     before = shown(grid, slurm_id)
@@ -428,7 +432,7 @@ def test_owner_requeues_or_holds_his_job__refused(
         assert after[unchanged] == before[unchanged], unchanged
 
 
-def test_owner_cancels_his_job__allowed(grid: Grid, customer: Account) -> None:
+def test_owner__cancels_his_job__is_allowed(grid: Grid, customer: Account) -> None:
     job = running(grid, grid.submit_script(customer, SLEEPS))
     assert run_as_customer(grid, customer, "scancel", str(job)).returncode == 0
     wait_until(
@@ -503,7 +507,7 @@ def test_token__start_up_file_submits_with_it__only_the_paid_job_runs_and_only_o
 # --- a supervisor whose key is not slurmctld's ----------------------------------------
 
 
-def test_wrong_key_at_slurmctld__job_waits_and_the_operator_is_called(
+def test_submission__wrong_key_at_slurmctld__waits_and_the_operator_is_called(
     grid: Grid, customer: Account
 ) -> None:
     file = slurm_of(grid).layout.folder / "supervisor-submit.key"

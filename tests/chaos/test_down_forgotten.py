@@ -51,7 +51,7 @@ def grid(hooks: Hooks) -> Iterator[Grid]:
 
 
 @pytest.mark.chaos
-def test_jobs_end_and_are_forgotten_while_the_fleet_is_down(
+def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothing(
     grid: Grid, hooks: Hooks
 ) -> None:
     job_ids = submit(grid)

@@ -105,7 +105,7 @@ def test_journey__workflow_file__finishes_as_the_customers_own_user(
     assert story[-1] == "ChainStatusObserved"
 
 
-def test_journey__submitted_with_the_supervisors_comment_and_no_requeue(
+def test_journey__own_sbatch_lines__has_the_supervisors_comment_and_no_requeue(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(

@@ -126,7 +126,7 @@ def messages(webhook: WebhookReceiver, alarm: str) -> list[str]:
     )
 
 
-def test_slurm_away__alarm_and_messages_until_it_answers(
+def test_slurm__away__is_an_alarm_with_messages_until_it_answers(
     grid: Grid, webhook: WebhookReceiver
 ) -> None:
     grid.processes.kill(grid.processes.find("slurmctld"))
@@ -188,7 +188,7 @@ def until_blocks_are_read(grid: Grid) -> None:
     )
 
 
-def test_parked_cancellation__shows_slurms_words_and_is_retried(
+def test_cancellation__parked__shows_slurms_words_and_is_retried(
     grid: Grid, customer: Account, broken: Path
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
@@ -263,7 +263,7 @@ def test_top_up__slurm_refuses_the_limit__is_parked_and_set_when_retried(
     assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
 
 
-def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(
+def test_settle__running_job__contract_hears_it_and_slurm_stops(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
@@ -323,7 +323,7 @@ def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
     } <= set(status["ticks_s"])
 
 
-def test_claims_paused__nothing_is_claimed_until_they_are_resumed(
+def test_claims__paused__nothing_is_claimed_until_they_are_resumed(
     grid: Grid, customer: Account
 ) -> None:
     supervisor(grid, "claims", "pause", "--reason", "maintenance", "--yes")

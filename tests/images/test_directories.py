@@ -363,7 +363,9 @@ def test_ensure__certificate_of_another_authority__is_refused(
         site.new_account(LDAP_CA_PATH=str(other.ca))
 
 
-def test_sssd__resolves_account_own_group_and_membership(site: Site) -> None:
+def test_sssd__customers_account__is_resolved_with_own_group_and_membership(
+    site: Site,
+) -> None:
     customer = site.new_account()
     number, run = site.uid(customer), site.machine.run
     assert (

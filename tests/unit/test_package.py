@@ -173,7 +173,7 @@ def test_lock__for_development__has_the_versions_of_the_others(lock: str) -> Non
 @pytest.mark.parametrize(
     "lock", ["requirements.txt", "requirements-dev.txt", "requirements-otel.txt"]
 )
-def test_lock__names_no_registry_and_has_hashes(lock: str) -> None:
+def test_lock__each_file__names_no_registry_and_has_hashes(lock: str) -> None:
     text = (REPOSITORY / lock).read_text()
     assert "://" not in text
     assert "--index" not in text
@@ -182,7 +182,7 @@ def test_lock__names_no_registry_and_has_hashes(lock: str) -> None:
     )
 
 
-def test_build__generates_code_with_the_pinned_protoc() -> None:
+def test_build__protoc_that_it_requires__is_the_pinned_one() -> None:
     """Code of a newer protoc refuses to be imported beside the protobuf of the lock."""
     (tools,) = [
         Requirement(line)

@@ -30,18 +30,20 @@ def ran(slurm_id: int, end: str = "WEXITSTATUS 0") -> list[str]:
 GHOST = ["Recovered JobId=374 StepId=batch", "Recovered JobId=374 Assoc=0"]
 
 
-def test_ended__taken_for_running_after_the_kill() -> None:
+def test_unsaved_ends__ended_and_taken_for_running_after_the_kill__is_found() -> None:
     found = unsaved_ends(log(STARTED, *ran(374), STARTED, *GHOST))
     assert found == [UnsavedEnd(374, "COMPLETED", 2, 0, lost=False)]
 
 
-def test_failed__forgotten_and_its_id_given_again() -> None:
+def test_unsaved_ends__failed_forgotten_and_its_id_given_again__has_its_code_as_lost() -> (
+    None
+):
     anew = ["Purged files for defunct batch JobId=377", *ran(377)]
     found = unsaved_ends(log(STARTED, *ran(377, "WEXITSTATUS 3"), STARTED, *anew))
     assert found == [UnsavedEnd(377, "FAILED", 2, 768, lost=True)]
 
 
-def test_ended_by_a_signal() -> None:
+def test_unsaved_ends__ended_by_a_signal__has_failed_with_the_signal() -> None:
     found = unsaved_ends(log(STARTED, *ran(374, "WTERMSIG 9"), STARTED, *GHOST))
     assert found == [UnsavedEnd(374, "FAILED", 2, 9, lost=False)]
 
@@ -53,12 +55,16 @@ def test_ended_by_a_signal() -> None:
         ("Time limit exhausted for JobId=374", "TIMEOUT"),
     ],
 )
-def test_ended_by_slurm(line: str, state: str) -> None:
+def test_unsaved_ends__cancelled_or_timed_out__has_that_state(
+    line: str, state: str
+) -> None:
     found = unsaved_ends(log(STARTED, *ran(374)[:3], line, STARTED, *GHOST))
     assert found == [UnsavedEnd(374, state, 2, 0, lost=False)]
 
 
-def test_waited_when_it_was_saved__runs_once_more() -> None:
+def test_unsaved_ends__waited_when_it_was_saved_and_runs_once_more__is_found_once() -> (
+    None
+):
     again = ran(374)[1:]
     found = unsaved_ends(
         log(STARTED, *ran(374), STARTED, "Recovered JobId=374 Assoc=0", *again)
@@ -66,20 +72,20 @@ def test_waited_when_it_was_saved__runs_once_more() -> None:
     assert found == [UnsavedEnd(374, "COMPLETED", 2, 0, lost=False)]
 
 
-def test_still_running_when_killed__nothing_was_forgotten() -> None:
+def test_unsaved_ends__still_running_when_killed__are_none() -> None:
     assert (
         unsaved_ends(log(STARTED, *ran(374)[:3], STARTED, *GHOST, *ran(374)[3:])) == []
     )
 
 
-def test_all_was_saved_before_it_stopped() -> None:
+def test_unsaved_ends__all_was_saved_before_it_stopped__are_none() -> None:
     assert (
         unsaved_ends(log(STARTED, *ran(374), "Saving all slurm state", STARTED, *GHOST))
         == []
     )
 
 
-def test_ended_and_remembered() -> None:
+def test_unsaved_ends__ended_and_remembered__are_none() -> None:
     assert (
         unsaved_ends(log(STARTED, *ran(374), STARTED, "Recovered JobId=374 Assoc=0"))
         == []

@@ -192,7 +192,7 @@ def commands_with_json() -> Sequence[Sequence[str]]:
 
 
 @pytest.mark.parametrize("words", commands_with_json(), ids=" ".join)
-def test_every_question__has_a_table_and_a_document(
+def test_every_question__in_each_form__gives_a_table_a_document_or_names(
     run: Run, ledger: Ledger, words: Sequence[str]
 ) -> None:
     bring_to_queued(ledger, 1)
@@ -226,7 +226,7 @@ def test_every_question__text_of_strangers__is_shown_and_not_obeyed(
         assert "[red]" in run(*words).stdout
 
 
-def test_status__tells_of_jobs_effects_alarms_and_the_switch(
+def test_status__claims_are_paused__tells_of_jobs_effects_alarms_and_the_switch(
     run: Run, ledger: Ledger
 ) -> None:
     bring_to_queued(ledger, 1)
@@ -441,7 +441,9 @@ def test_jobs__by_state__only_those(run: Run, ledger: Ledger) -> None:
     assert "SEATTLED" in run("job", "list", "--state", "SEATTLED", status=2).stderr
 
 
-def test_job__tells_all_in_the_order_of_time(run: Run, ledger: Ledger) -> None:
+def test_job_show__job_with_a_callback__tells_all_in_the_order_of_time(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
     with ledger.engine.begin() as connection:
         insert = (
@@ -507,7 +509,9 @@ def test_retry__one_effect__starts_again_from_its_first_attempt(
     )
 
 
-def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
+def test_retry__of_a_job_or_all__retries_what_is_parked(
+    run: Run, ledger: Ledger
+) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
     for _ in range(3):
@@ -953,7 +957,9 @@ def test_job__changes_while_the_command_asks__is_left_as_it_is(
     assert refusal in entry["outcome"]
 
 
-def test_forget__only_what_a_job_does_not_need(run: Run, ledger: Ledger) -> None:
+def test_abandon__parked_effect__is_given_up_only_if_its_job_does_not_need_it(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
     witness = park_one(ledger)
     refused = run(
@@ -1065,7 +1071,7 @@ def test_health__an_effect_that_no_worker_takes__is_shown(
     assert re.search(r"has been due for 3\d\d s", run("health", status=1).stdout)
 
 
-def test_health__asks_without_what_takes_long_to_import(
+def test_health__as_a_process__imports_nothing_that_takes_long(
     servers: tuple[Engine, dict[str, str]], ledger: Ledger
 ) -> None:
     """Each of these takes longer to import than the question takes."""
@@ -1172,7 +1178,7 @@ def test_database__refuses_the_login__is_told_with_what_mends_it(
     assert result.stderr.count("waiting: the ledger's database:") == int(waits)
 
 
-def test_no_database__is_told_in_a_line() -> None:
+def test_database__does_not_answer__is_told_in_a_line() -> None:
     gone = {
         "DATABASE_URL": "postgresql://user:sesame-open@127.0.0.1:1/none",
         "CLUSTER_NAME": "here",
@@ -1289,7 +1295,7 @@ def test_metrics__as_a_process__answer_a_scrape(
     )
 
 
-def test_unknown_job_ids_of_other_clusters__are_not_seen(
+def test_job_list_and_show__job_of_another_cluster__is_not_seen(
     run: Run, ledger: Ledger
 ) -> None:
     other = Ledger(ledger.engine, "there", lambda _: None)
@@ -1393,7 +1399,7 @@ def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(
     run("job", "mark-lost", held, "--yes", status=1)
 
 
-def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(
+def test_rewind__to_a_block_that_is_kept__is_a_fact_and_to_any_other_refused(
     run: Run, ledger: Ledger
 ) -> None:
     assert (
@@ -1489,7 +1495,7 @@ TELL_THE_LEDGER = (
 )
 
 
-def test_every_command__says_first_which_ledger_it_speaks_to(
+def test_every_command__with_a_ledger__says_first_which_one_it_speaks_to(
     run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
     url = make_url(servers[1]["DATABASE_URL"])
@@ -1500,7 +1506,7 @@ def test_every_command__says_first_which_ledger_it_speaks_to(
         ), words
 
 
-def test_unknown_cluster__is_refused_with_those_that_are_known(
+def test_commands__unknown_cluster__are_refused_with_those_that_are_known(
     ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
     bring_to_queued(Ledger(ledger.engine, "there", lambda _: None), 1)
@@ -1525,7 +1531,9 @@ def test_unknown_cluster__is_refused_with_those_that_are_known(
     assert (listed.exit_code, listed.stdout.split()) == (0, ["here", "there"])
 
 
-def test_no_database_url__nothing_is_started_and_no_folder_made(tmp_path: Path) -> None:
+def test_commands__no_database_url__start_nothing_and_make_no_folder(
+    tmp_path: Path,
+) -> None:
     nowhere = {
         "DATABASE_URL": None,
         "DATABASE_URL_FILE": None,
@@ -1545,7 +1553,7 @@ def test_no_database_url__nothing_is_started_and_no_folder_made(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_change__is_in_the_log_with_operator_reason_and_outcome(
+def test_change__confirmed__is_in_the_log_with_operator_reason_and_outcome(
     run: Run, ledger: Ledger
 ) -> None:
     bring_to_queued(ledger, 1)
@@ -1650,7 +1658,9 @@ def test_job__by_slurm_id_or_customer__is_found(run: Run, ledger: Ledger) -> Non
     assert "found several jobs" in run("job", "show", "customer:0x22", status=1).stderr
 
 
-def test_job_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
+def test_job_list__state_customer_since_sort_and_limit__narrow_and_order_it(
+    run: Run, ledger: Ledger
+) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
     ledger.record(JobChange(job_id(4), claim(4)))
@@ -1930,7 +1940,9 @@ def test_tx_show__by_number_or_hash__has_all_signatures(
     assert "https://explorer.example.org/tx/0xbeef" in run("tx", "show", "0xbe").stdout
 
 
-def test_effect_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
+def test_effect_list__kind_customer_since_sort_and_limit__narrow_and_order_it(
+    run: Run, ledger: Ledger
+) -> None:
     for number in (1, 2):
         bring_to_queued(ledger, number)
     ledger.record(JobChange(job_id(3), claim(3)))
@@ -1999,7 +2011,7 @@ def test_tx_list__by_state_and_age__only_those(run: Run, ledger: Ledger) -> None
         ] == nonces, words
 
 
-def test_tx_bump_and_cancel__are_requests_to_the_worker_that_has_the_key(
+def test_tx_bump_and_cancel__open_transaction__ask_the_worker_that_has_the_key(
     run: Run, ledger: Ledger
 ) -> None:
     with ledger.engine.begin() as connection:
@@ -2034,7 +2046,7 @@ def test_tx_bump_and_cancel__are_requests_to_the_worker_that_has_the_key(
     )
 
 
-def test_db_status__tells_the_revisions(
+def test_db_status__as_expected_or_older__tells_the_revisions(
     run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
     assert "as this version expects" in run("db", "status").stdout

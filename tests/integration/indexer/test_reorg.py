@@ -320,7 +320,7 @@ def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
     assert [span.name for span in spans if span.parent == again.id] == [State.ENDED]
 
 
-def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(
+def test_claim_lost__of_a_running_job__slurm_goes_on_and_the_claim_is_sent_again(
     play: ReorgScenario,
 ) -> None:
     (job_id,) = play.request()
@@ -344,7 +344,7 @@ def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(
     play.ends_right(job_id)
 
 
-def test_report_of_the_start_lost__is_sent_again(play: ReorgScenario) -> None:
+def test_report_lost__of_the_start__is_sent_again(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.report()
@@ -358,7 +358,7 @@ def test_report_of_the_start_lost__is_sent_again(play: ReorgScenario) -> None:
     play.ends_right(job_id)
 
 
-def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(
+def test_end_lost__job_was_settled__is_settled_again_only_when_mined_again(
     play: ReorgScenario,
 ) -> None:
     job_id = play.claimed(*STARTED)
@@ -373,7 +373,7 @@ def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(
     assert play.journal(job_id).count("Submitted") == 1
 
 
-def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(
+def test_receipt__its_block_is_lost_before_the_scan_reads_it__is_taken_back(
     play: ReorgScenario,
 ) -> None:
     job_id = play.claimed(*STARTED)
@@ -387,7 +387,7 @@ def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(
     play.ends_right(job_id)
 
 
-def test_claim_of_a_shared_wallet_lost_above_the_scan__what_the_scan_reads_counts(
+def test_claim_lost__shared_wallet_and_above_the_scan__what_the_scan_reads_counts(
     sharing: tuple[ReorgScenario, ReorgScenario],
 ) -> None:
     play, _ = sharing
@@ -516,7 +516,7 @@ def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_bl
     assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
 
 
-def test_claim_of_a_cancellation_lost__the_customers_wish_stays(
+def test_claim_lost__of_a_cancellation__customers_request_stays(
     play: ReorgScenario,
 ) -> None:
     job_id = play.claimed(*STARTED)
@@ -533,7 +533,7 @@ def test_claim_of_a_cancellation_lost__the_customers_wish_stays(
     play.ends_right(job_id)
 
 
-def test_cancellation_itself_lost__the_job_goes_on(play: ReorgScenario) -> None:
+def test_cancellation_lost__with_its_claim__job_goes_on(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.chain.customers.cancel_job(play.customer, job_id)
@@ -546,7 +546,7 @@ def test_cancellation_itself_lost__the_job_goes_on(play: ReorgScenario) -> None:
     play.ends_right(job_id)
 
 
-def test_claim_of_a_top_up_lost__counts_once(play: ReorgScenario) -> None:
+def test_claim_lost__of_a_top_up__top_up_counts_once(play: ReorgScenario) -> None:
     job_id = play.claimed(*STARTED)
     play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
     above = play.chain.block_number()
@@ -565,7 +565,7 @@ def test_claim_of_a_top_up_lost__counts_once(play: ReorgScenario) -> None:
     play.ends_right(job_id)
 
 
-def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(
+def test_top_up_lost__with_its_claim__counts_no_more_after_the_confirmations(
     play: ReorgScenario,
 ) -> None:
     job_id = play.claimed(*STARTED)
@@ -582,7 +582,9 @@ def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(
     assert "top_up" in play.open_kinds(job_id)
 
 
-def test_refusal_lost__is_sent_again(play: ReorgScenario) -> None:
+def test_refusal_lost__of_a_job_that_slurm_rejected__is_sent_again(
+    play: ReorgScenario,
+) -> None:
     rejected = (ScriptFetched("echo", ""), SubmitStarted(60), SubmitRejected("full"))
     job_id = play.claimed(*rejected)
     above = play.chain.block_number()
@@ -598,7 +600,7 @@ def test_refusal_lost__is_sent_again(play: ReorgScenario) -> None:
     assert "return_job" not in play.open_kinds(job_id)
 
 
-def test_claims_mined_in_another_order__each_job_has_its_own_end(
+def test_claims__mined_in_another_order__each_job_has_its_own_end(
     play: ReorgScenario,
 ) -> None:
     first, second = play.request(2)
@@ -624,7 +626,7 @@ def test_claims_mined_in_another_order__each_job_has_its_own_end(
     play.ends_right(second, 301)
 
 
-def test_claims_of_clusters_with_one_wallet_swap_their_jobs__each_is_one_clusters(
+def test_claims__of_clusters_with_one_wallet_swap_jobs__each_is_one_clusters(
     sharing: tuple[ReorgScenario, ReorgScenario],
 ) -> None:
     here, there = sharing
@@ -657,7 +659,7 @@ def test_claims_of_clusters_with_one_wallet_swap_their_jobs__each_is_one_cluster
     assert "cancel" in here.open_kinds(first)
 
 
-def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmations(
+def test_claim_lost__for_good__job_is_cancelled_in_slurm_after_the_confirmations(
     play: ReorgScenario,
 ) -> None:
     (job_id,) = play.request()
@@ -684,7 +686,7 @@ def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmati
     )
 
 
-def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
+def test_scan__node_is_behind__finds_no_reorganisation(play: ReorgScenario) -> None:
     job_id, behind = play.claimed(*STARTED), 40
     play.report()
     scan(play.worker.context)
@@ -706,7 +708,7 @@ def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
     assert play.ledger.alarms.all() == []
 
 
-def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
+def test_reorganisation__deeper_than_expected__waits_for_the_operator(
     shallow: ReorgScenario,
 ) -> None:
     play = shallow
@@ -749,7 +751,7 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
     play.ends_right(job_id)
 
 
-def test_long_downtime__all_blocks_are_read(play: ReorgScenario) -> None:
+def test_scan__after_a_long_downtime__reads_all_blocks(play: ReorgScenario) -> None:
     (job_id,) = play.request()
     play.assign(job_id)
     play.chain.send(play.provider, "MetaScheduler", "claimNextJob")

@@ -114,7 +114,7 @@ def state(world: SubmissionEnv, slurm_id: int) -> str:
     ("partition", "expected"),
     [("main", (NODE1, NODE2)), ("main-large", (NODE2,)), ("mai", (NODE1,))],
 )
-def test_specs__each_partition_has_its_own_nodes(
+def test_specs__partitions_with_similar_names__each_has_its_own_nodes(
     nodes: NodesOfEither, partition: str, expected: tuple[SlurmNode, ...]
 ) -> None:
     assert replace(nodes, partition=partition).specs() == PartitionHardware(expected)

@@ -112,7 +112,9 @@ def test_on__with_the_packages__sends() -> None:
     assert "opentelemetry.exporter.otlp.proto.http.trace_exporter" in modules
 
 
-def test_receiver_is_away__work_goes_on_and_spans_arrive_once_it_is_there() -> None:
+def test_tracer__receiver_is_away__work_goes_on_and_spans_arrive_once_it_is_there() -> (
+    None
+):
     port = free_port()
     tracer = OtlpTracer(f"http://127.0.0.1:{port}/", "here", "worker")
     with capture_logs() as logs:
@@ -143,13 +145,13 @@ def test_receiver_refuses__many_batches__are_one_warning(
     assert events(logs) == ["traces_not_sent"]
 
 
-def test_receiver_is_away__the_process_ends_in_time() -> None:
+def test_tracer__receiver_is_away__closes_in_time() -> None:
     tracer = OtlpTracer(f"http://127.0.0.1:{free_port()}", "here", "worker")
     tell(tracer, MANY)
     assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
 
 
-def test_receiver_is_slow__work_goes_on_and_the_process_ends_in_time(
+def test_tracer__receiver_is_slow__work_goes_on_and_it_closes_in_time(
     receiver: TraceReceiver,
 ) -> None:
     receiver.let_go.clear()
@@ -160,7 +162,9 @@ def test_receiver_is_slow__work_goes_on_and_the_process_ends_in_time(
     assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
 
 
-def test_receiver_is_slow__the_queue_is_bounded(receiver: TraceReceiver) -> None:
+def test_tracer__receiver_is_slow__its_queue_is_bounded(
+    receiver: TraceReceiver,
+) -> None:
     receiver.let_go.clear()
     tracer = OtlpTracer(receiver.url, "here", "worker")
     tell(tracer, BATCH)

@@ -104,7 +104,7 @@ def refusals(world: SubmissionEnv) -> list[str]:
         return list(connection.scalars(query))
 
 
-def test_burst_at_a_crowded_door__nothing_is_lost_refused_or_doubled_and_it_settles(
+def test_burst__login_node_lets_few_in__queues_each_job_once_and_parks_none(
     world: SubmissionEnv, crowded: Sshd
 ) -> None:
     site = world.site(world.cluster(sshd=crowded))

@@ -123,7 +123,7 @@ def submit(
     return f'submit("{with_token(submission, key)}", {changed})'
 
 
-def test_token__covers_all_that_a_job_costs() -> None:
+def test_token__signed_text__covers_all_that_a_job_costs() -> None:
     assert signed_text(SUBMISSION).split("\n") == [
         "supervisor-submit-1",
         SUBMISSION.job_id,
@@ -133,11 +133,11 @@ def test_token__covers_all_that_a_job_costs() -> None:
     ]
 
 
-def test_expiry__lasts_as_long_as_sbatch_may_run_and_clocks_differ() -> None:
+def test_expiry__sbatch_takes_its_time_and_clocks_differ__allows_for_both() -> None:
     assert expires_s(NOW, 10.0, 10.0) == NOW + 80
 
 
-def test_script__takes_the_supervisors_job_and_the_token_out_of_its_comment(
+def test_script__supervisors_job__is_taken_and_its_comment_loses_the_token(
     script: Script,
 ) -> None:
     assert script.run(submit()) == ["taken: supervisor host.example.com:3000"]
@@ -195,7 +195,7 @@ def test_script__any_length__computes_the_same_code(
         ("{user_name = 'alice', comment = 'x'}", "taken: x"),
     ],
 )
-def test_script__refuses_what_was_not_paid_for(
+def test_script__customers_job_not_as_paid_for__is_refused_with_the_reason(
     script: Script, changed: str, said: str
 ) -> None:
     assert script.run(submit(changed=changed)) == [said]
@@ -248,7 +248,7 @@ def test_script__number_that_was_left_out__is_taken_in_its_own_width(
 
 
 @pytest.mark.parametrize("tres", ["cpu:4", "cpu=4"])
-def test_script__takes_the_paid_cpus_of_a_task_as_newer_slurm_shows_them(
+def test_script__paid_cpus_of_a_task_as_newer_slurm_shows_them__are_taken(
     script: Script, tres: str
 ) -> None:
     """sbatch of SLURM 22.11 to 24.11 writes --cpus-per-task into tres_per_task too;
@@ -297,7 +297,9 @@ def test_script__text_of_any_length__costs_slurmctld_no_more_than_a_short_one(
     assert script.run(*tries) == ["wrong token"] * len(tries)
 
 
-def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> None:
+def test_script__token_given_again_or_an_older_one__is_refused_as_used(
+    script: Script,
+) -> None:
     later, latest = replace(SUBMISSION, number=2), replace(SUBMISSION, number=3)
     assert script.run(submit(), submit(), submit(later), submit(), submit(later)) == [
         "taken: supervisor host.example.com:3000",
@@ -364,7 +366,9 @@ end
 """
 
 
-def test_script__a_last_line_that_was_cut_off_spoils_no_other(script: Script) -> None:
+def test_script__last_line_of_used_tokens_was_cut_off__spoils_no_other(
+    script: Script,
+) -> None:
     later = replace(SUBMISSION, number=2)
     script.run(submit())
     with script.used.open("a") as file:
@@ -387,7 +391,7 @@ def test_script__disk_was_full_for_a_while__forgets_no_token_that_was_used(
     assert script.run(submit(later)) == ["token used"]
 
 
-def test_script__forgets_tokens_that_are_over(script: Script) -> None:
+def test_script__tokens_that_are_over__are_forgotten(script: Script) -> None:
     script.used.write_text(
         "".join(f"1 {NOW - 1} 0x{number} .\n" for number in range(5000))
     )
@@ -395,7 +399,9 @@ def test_script__forgets_tokens_that_are_over(script: Script) -> None:
     assert len(script.used.read_text().splitlines()) == 1
 
 
-def test_script__forgets_while_slurmctld_runs(script: Script) -> None:
+def test_script__slurmctld_runs_on__forgets_older_tokens_meanwhile(
+    script: Script,
+) -> None:
     jobs = [replace(SUBMISSION, number=number) for number in range(1, 2101)]
     script.run(
         "local function each(text) return submit(text) end",
@@ -404,16 +410,16 @@ def test_script__forgets_while_slurmctld_runs(script: Script) -> None:
     assert len(script.used.read_text().splitlines()) < 1100
 
 
-def test_script__expired_or_of_a_clock_far_ahead(script: Script) -> None:
+def test_script__token_expired_or_of_a_clock_far_ahead__is_refused(
+    script: Script,
+) -> None:
     ahead = replace(SUBMISSION, expires_s=NOW + 4000)
     assert script.run(submit(), now=NOW + 81) == ["token expired"]
     assert script.run(submit(ahead)) == ["token expired"]
 
 
 @pytest.mark.parametrize("keys", [f"{OTHER_KEY}\n{KEY}\n", f"{KEY}\n{OTHER_KEY}\n"])
-def test_script__takes_both_keys_while_they_are_changed(
-    script: Script, keys: str
-) -> None:
+def test_script__keys_are_being_changed__takes_both(script: Script, keys: str) -> None:
     script.key.write_text(keys)
     assert script.run(submit(), submit(replace(SUBMISSION, number=2), OTHER_KEY))[
         1
@@ -524,7 +530,7 @@ def test_script__settings_with_comments_behind_them__are_read_without_these(
     assert script.used.read_text()
 
 
-def test_script__that_cannot_write_down_what_was_used_takes_nothing(
+def test_script__cannot_write_down_what_was_used__takes_nothing(
     script: Script,
 ) -> None:
     script.conf.write_text(
@@ -550,7 +556,7 @@ VERDICT = "sbatch: error: Batch job submission failed: Access/permission denied\
         ("anything else", SlurmRejectedError),
     ],
 )
-def test_sbatch__what_the_script_said_is_no_refusal_of_the_job(
+def test_sbatch__known_words_of_the_script__are_no_refusal_of_the_job(
     said: str, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind):

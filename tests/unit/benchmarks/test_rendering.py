@@ -310,7 +310,9 @@ def test_ior__job_is_cancelled__leaves_nothing_in_the_volume(tmp_path: Path) -> 
     assert list(folder.iterdir()) == []
 
 
-def test_ior__writes_until_the_file_is_on_the_disk_and_says_so(tmp_path: Path) -> None:
+def test_ior__any_volume__writes_until_the_file_is_on_the_disk_and_says_so(
+    tmp_path: Path,
+) -> None:
     """Else the page cache of the nodes is measured, and not the volume."""
     folder, programs = tmp_path / "volume", tmp_path / "bin"
     folder.mkdir()

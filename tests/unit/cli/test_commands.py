@@ -71,7 +71,7 @@ def test_modules__with_commands__are_all_listed_with_their_names() -> None:
         assert tuple(import_module(f"supervisor_tasks.cli.{module}").COMMANDS) == names
 
 
-def test_help__lists_every_noun_and_every_exit_status() -> None:
+def test_help__of_the_program__lists_every_noun_and_every_exit_status() -> None:
     shown = supervisor("--help", env={}).output
     assert all(f"\n  {name} " in shown for names in MODULES.values() for name in names)
     assert set(MEANINGS) == set(ExitCode)
@@ -144,7 +144,7 @@ def test_help__of_each_command__is_a_whole_sentence_with_an_example(words: str) 
         if words.endswith((" list", " show", " status")) or words in ("log", "status")
     ],
 )
-def test_list_and_show__have_all_forms(words: str) -> None:
+def test_list_and_show__each_command__has_all_forms(words: str) -> None:
     assert "output" in {parameter.name for parameter in ALL[words].params}
 
 
@@ -188,7 +188,7 @@ CHANGES_SELDOM = ("config show",)  # it is this shell's environment
         and words not in CHANGES_SELDOM
     ],
 )
-def test_list_and_show__can_be_watched(words: str) -> None:
+def test_list_and_show__each_that_changes_often__can_be_watched(words: str) -> None:
     assert "watch" in {parameter.name for parameter in ALL[words].params}
 
 
@@ -229,11 +229,13 @@ def test_forms__of_each_command__can_be_without_colours(words: str) -> None:
         if "yes" in {p.name for p in command.params}
     ],
 )
-def test_change__can_be_given_a_reason(words: str) -> None:
+def test_change__each_command_that_asks_first__can_be_given_a_reason(
+    words: str,
+) -> None:
     assert "reason" in {parameter.name for parameter in ALL[words].params}
 
 
-def test_unknown_command__is_wrong_usage() -> None:
+def test_unknown_command__of_the_program_or_a_noun__is_wrong_usage() -> None:
     assert supervisor("nonsense", env={}).exit_code == ExitCode.USAGE
     assert supervisor("job", "nonsense", env={}).exit_code == ExitCode.USAGE
 

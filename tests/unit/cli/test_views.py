@@ -34,11 +34,13 @@ VIEW = View(
         (-95, "in 1m35s"),
     ],
 )
-def test_span__has_two_units_at_most(seconds: float, text: str) -> None:
+def test_span__any_number_of_seconds__has_two_units_at_most(
+    seconds: float, text: str
+) -> None:
     assert span(seconds) == text
 
 
-def test_ids__are_cut_to_what_tells_them_apart() -> None:
+def test_unique_length__ids_that_begin_alike__is_what_tells_them_apart() -> None:
     assert unique_length(["0x" + "a" * 64]) == 10
     assert unique_length(["0x" + "a" * 20 + "1bbb", "0x" + "a" * 20 + "2bbb"]) == 23
     assert unique_length(["0xab", "0xab"]) == 10
@@ -54,14 +56,14 @@ def test_cells__column_without_values__is_left_out_but_for_the_first() -> None:
     assert [column.title for column in columns] == ["ID", "MORE"]
 
 
-def test_plain__is_words_and_not_json() -> None:
+def test_plain__nested_value__is_words_and_not_json() -> None:
     assert (
         plain({"a": 1.5, "b": [True, None], "c": {"d": "e"}})
         == "a 1.5, b yes, None, c d e"
     )
 
 
-def test_age__is_a_number_with_a_unit() -> None:
+def test_age__number_with_a_unit__is_read_and_other_text_refused() -> None:
     assert (age("90s"), age("2h"), age(None)) == (
         timedelta(seconds=90),
         timedelta(hours=2),

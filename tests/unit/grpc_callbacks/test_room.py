@@ -17,7 +17,9 @@ from grpc_callbacks.room import CallbackOrigin, LedgerJob, origin_of, scope_of
         (LedgerJob(None, "REFUSED"), CallbackOrigin.UNKNOWN_JOB),
     ],
 )
-def test_origin_of(job: LedgerJob | None, origin: CallbackOrigin) -> None:
+def test_origin_of__job_as_the_ledger_has_it__is_ours_early_or_unknown(
+    job: LedgerJob | None, origin: CallbackOrigin
+) -> None:
     assert origin_of(7, job) is origin
 
 

@@ -14,7 +14,7 @@ from supervisor_tasks.jobs.denied_ids import must_know
         (1.0, 0.0, 300.0, False),
     ],
 )
-def test_must_know(
+def test_must_know__slurmctld_ran_then_and_still_remembers__is_true_only_then(
     begun_ago_s: float, runs_for_s: float, remembers_s: float, known: bool
 ) -> None:
     assert must_know(begun_ago_s, runs_for_s, remembers_s) is known

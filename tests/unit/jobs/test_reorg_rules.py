@@ -107,7 +107,9 @@ def lived(*events: Event) -> tuple[Job, set[EffectKind]]:
 LOST = reorganised(ChainStatus.META_SCHEDULED)
 
 
-def test_fork_point__is_the_last_block_that_is_as_it_was() -> None:
+def test_last_common_block__some_all_or_no_blocks_lost__is_the_last_unchanged_one() -> (
+    None
+):
     known = [(1, "a"), (2, "b"), (3, "c")]
     assert last_common_block(known, {1: "a", 2: "b", 3: "x"}) == 2
     assert last_common_block(known, {1: "x", 2: "x", 3: "x"}) is None
@@ -121,13 +123,13 @@ def test_last_common_block__a_lower_block_was_lost__later_blocks_are_above_the_f
     assert last_common_block(known, {1: "a", 3: "c", 9: "d"}) == 1
 
 
-def test_is_behind__a_shorter_chain_tells_nothing() -> None:
+def test_is_behind__head_below_the_last_known_block__is_true_only_then() -> None:
     assert is_behind(2, {1: "a", 2: "b", 3: "c"})
     assert not is_behind(3, {1: "a", 2: "b", 3: "c"})
     assert not is_behind(0, {})
 
 
-def test_claim_lost__slurm_goes_on_and_nothing_is_reported_until_it_is_claimed_again() -> (
+def test_claim_lost__running_job__goes_on_and_is_reported_only_when_claimed_again() -> (
     None
 ):
     job, effects = lived(*TO_RUNNING, LOST)
@@ -192,7 +194,7 @@ def test_claim_lost__for_good__is_cancelled_in_slurm_and_not_ours() -> None:
     )
 
 
-def test_claim_lost_for_good_and_claimed_again__is_never_submitted_a_second_time() -> (
+def test_claim_lost__for_good_and_claimed_again__is_never_submitted_a_second_time() -> (
     None
 ):
     gone = (*TO_RUNNING, LOST, reorganised(ChainStatus.PENDING, ours=False, until=None))
@@ -215,7 +217,7 @@ def test_claim_lost__the_id_is_another_customers_job_now__is_given_back() -> Non
     )
 
 
-def test_end_lost__is_reported_again_with_the_same_minutes() -> None:
+def test_end_lost__job_was_settled__is_reported_again_with_the_same_minutes() -> None:
     job, effects = lived(*TO_SETTLED, reorganised(ChainStatus.SCHEDULED, fork=5))
     assert (job.state, job.outcome, effects) == (
         State.ENDED,
@@ -235,7 +237,7 @@ def test_end_lost__is_reported_again_with_the_same_minutes() -> None:
         (TO_RUNNING, State.QUEUED, EffectKind.POLL_SLURM),
     ],
 )
-def test_others_end_lost__the_job_is_where_slurm_has_it(
+def test_end_lost__reported_by_others__job_is_where_slurm_has_it(
     before: tuple[Event, ...], state: State, effect: EffectKind
 ) -> None:
     panicked = ChainStatusObserved(ChainStatus.PANICKED, (8, 0))
@@ -243,7 +245,7 @@ def test_others_end_lost__the_job_is_where_slurm_has_it(
     assert (job.state, effect in effects) == (state, True)
 
 
-def test_refusal_lost__is_given_back_again() -> None:
+def test_refusal_lost__job_was_given_back__is_given_back_again() -> None:
     refused = (
         *TO_SUBMITTING,
         SubmitRejected("full"),
@@ -257,7 +259,7 @@ def test_refusal_lost__is_given_back_again() -> None:
     )
 
 
-def test_cancel_lost__counts_only_while_the_contract_has_it() -> None:
+def test_cancel_lost__running_job__counts_only_while_the_contract_has_it() -> None:
     asked = (*TO_RUNNING, CancelRequested((8, 0)))
     job, _ = lived(*asked, reorganised(ChainStatus.RUNNING, fork=7))
     assert (job.cancel_requested, EffectKind.CANCEL in obsolete_effects(job)) == (
@@ -302,9 +304,7 @@ def test_top_up_lost__comes_again_or_not__counts_once_or_not_at_all() -> None:
     assert advance(job, LimitApplied(10))[0] == replace(job, applied_limit_min=10)
 
 
-def test_given_back_with_a_top_up_in_doubt_and_claimed_again__nothing_is_in_doubt() -> (
-    None
-):
+def test_given_back__top_up_in_doubt_and_claimed_again__nothing_is_in_doubt() -> None:
     given_back = (
         CLAIM,
         ToppedUp("tx:1", 1, (5, 0)),
@@ -316,7 +316,7 @@ def test_given_back_with_a_top_up_in_doubt_and_claimed_again__nothing_is_in_doub
     assert (job.limit_min, job.reorg_deadline_block) == (10, None)
 
 
-def test_given_back_after_a_top_up_and_claimed_again__the_claim_has_its_minutes() -> (
+def test_given_back__after_a_top_up_and_claimed_again__has_the_minutes_of_the_claim() -> (
     None
 ):
     job, _ = lived(
@@ -329,7 +329,7 @@ def test_given_back_after_a_top_up_and_claimed_again__the_claim_has_its_minutes(
     assert job.limit_min == 15
 
 
-def test_word_below_ours_without_a_place__is_left_to_the_scan() -> None:
+def test_chain_status__below_ours_and_without_a_place__is_left_to_the_scan() -> None:
     job, effects = lived(*TO_RUNNING, ChainStatusObserved(ChainStatus.META_SCHEDULED))
     assert (job.state, effects) == (State.RUNNING, set())
 

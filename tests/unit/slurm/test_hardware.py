@@ -90,7 +90,9 @@ def one(**fields: str) -> SlurmNode:
         ("9" * 5000, None),
     ],
 )
-def test_read_specs__longest_time_of_a_job(shown: str, minutes: int | None) -> None:
+def test_read_specs__each_form_of_maxtime__gives_minutes_or_no_limit(
+    shown: str, minutes: int | None
+) -> None:
     partition = PARTITION_LINE.replace(
         "PartitionName=main", f"PartitionName=main MaxTime={shown}"
     )
@@ -279,7 +281,7 @@ def test_read_specs__slurmctld_has_just_started__waits_for_no_node_when_all_coun
         ),
     ],
 )
-def test_read_specs__later_versions(
+def test_read_specs__later_versions__gives_what_works_and_what_is_left_out(
     version: str,
     partition: str,
     found: dict[str, tuple[int, int, int]],
@@ -316,7 +318,9 @@ def test_read_specs__later_versions(
         ("cpu=4", "gpu:a100:no_consume:3", 3),
     ],
 )
-def test_read_specs__gpus(tres: str, gres: str, gpus: int) -> None:
+def test_read_specs__cfgtres_and_gres__give_the_number_of_gpus(
+    tres: str, gres: str, gpus: int
+) -> None:
     assert one(CfgTRES=tres, Gres=gres).gpus == gpus
 
 
@@ -333,7 +337,9 @@ def test_read_specs__gpus(tres: str, gres: str, gpus: int) -> None:
         *(("1P", 1_073_741_824), ("2048K", 2), ("16000", 16_000), ("0", 0)),
     ],
 )
-def test_read_specs__memory(shown: str, mem_mb: int) -> None:
+def test_read_specs__memory_with_any_unit__is_in_megabytes(
+    shown: str, mem_mb: int
+) -> None:
     assert one(CfgTRES=f"cpu=4,mem={shown}").mem_mb == mem_mb
 
 
@@ -411,7 +417,7 @@ def test_read_specs__no_number__is_an_error_that_names_the_node(
         ),
     ],
 )
-def test_node__works(state: str) -> None:
+def test_node__sound_or_power_saving_state__works(state: str) -> None:
     assert SlurmNode("n", 1, 0, 1, state).works
 
 
@@ -462,7 +468,7 @@ def test_node__works(state: str) -> None:
         ),
     ],
 )
-def test_node__does_not_work(state: str) -> None:
+def test_node__down_draining_silent_or_unknown_state__does_not_work(state: str) -> None:
     assert not SlurmNode("n", 1, 0, 1, state).works
 
 
@@ -723,7 +729,7 @@ def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(
             read_specs(CommandAnswer(0, text, ""), DELIMITER, "main")
 
 
-def test_ask_specs__the_mark_is_not_in_the_command_line() -> None:
+def test_ask_specs__its_command_line__does_not_hold_the_mark() -> None:
     words = ask_specs("/usr/bin/scontrol", "/usr/bin/sinfo", "main")
     assert words[-3:] == ["/usr/bin/scontrol", "/usr/bin/sinfo", "main"]
     assert not [word for word in words if DELIMITER in word]

@@ -22,14 +22,16 @@ class Slurm:
         return list(ids)
 
 
-def test_nothing_refused__is_one_question() -> None:
+def test_ask_in_parts__nothing_refused__is_one_question() -> None:
     slurm = Slurm()
     assert ask_in_parts(IDS, slurm.ask) == (IDS, {})
     assert slurm.asked == 1
 
 
 @pytest.mark.parametrize("refused", [{"0"}, {"999"}, {"3", "4", "500"}])
-def test_some_refused__all_others_are_told_in_few_questions(refused: set[str]) -> None:
+def test_ask_in_parts__some_refused__tells_all_others_in_few_questions(
+    refused: set[str],
+) -> None:
     slurm = Slurm(*refused)
     told, never = ask_in_parts(IDS, slurm.ask)
     assert set(told) == {*IDS} - refused
@@ -37,7 +39,7 @@ def test_some_refused__all_others_are_told_in_few_questions(refused: set[str]) -
     assert slurm.asked <= 2 * 11 * len(refused)
 
 
-def test_everything_refused__is_an_error_after_few_questions() -> None:
+def test_ask_in_parts__everything_refused__is_an_error_after_few_questions() -> None:
     slurm = Slurm(*IDS)
     with pytest.raises(QuestionRefusedError):
         ask_in_parts(IDS, slurm.ask)
