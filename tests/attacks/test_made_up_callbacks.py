@@ -92,7 +92,7 @@ def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_one
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB] + 2
 
 
-def test_made_up_ids_of_a_known_job__are_strangers_too(
+def test_callbacks__made_up_ids_of_a_known_job__count_as_those_of_unknown_jobs(
     site: CallbackSite, port: Port
 ) -> None:
     ours = random_job_id()
@@ -104,7 +104,7 @@ def test_made_up_ids_of_a_known_job__are_strangers_too(
         report(channel, ours, 7)
 
 
-def test_made_up_ids_of_a_job_without_one__push_out_nothing_that_is_proven(
+def test_callbacks__made_up_for_a_job_without_an_id__push_out_nothing_that_is_proven(
     site: CallbackSite, port: Port, key_file: Path
 ) -> None:
     ours = random_job_id()
@@ -161,7 +161,7 @@ def test_callback_of_our_job__twice_and_an_hour_late__is_one_row_that_is_read_ag
 
 
 @pytest.mark.chaos
-def test_20000_made_up_callbacks__have_no_more_room(
+def test_callbacks__20000_made_up__have_no_more_room(
     site: CallbackSite, port: Port
 ) -> None:
     ours = random_job_id()

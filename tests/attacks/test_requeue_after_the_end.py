@@ -102,7 +102,7 @@ def ended_and_requeued(
     "changes", [(), ("JobName=other", "Comment=other")], ids=["as it was", "renamed"]
 )
 @pytest.mark.parametrize("settled", [False, True], ids=["to be reported", "settled"])
-def test_requeued_after_its_end__a_sweep_cancels_it_and_calls_the_operator(
+def test_sweep__job_requeued_after_its_end__cancels_it_and_calls_the_operator(
     world: SubmissionEnv, site: WorkerContext, changes: tuple[str, ...], settled: bool
 ) -> None:
     job_id, slurm_id = ended_and_requeued(world, site, *changes)

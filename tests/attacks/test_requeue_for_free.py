@@ -68,7 +68,7 @@ def as_if_the_first_run_had_taken(grid: Grid, job_id: str, seconds: int) -> None
         connection.execute(text(hurried), {"id": job_id})
 
 
-def test_requeued_by_its_owner__all_runs_are_billed_and_the_next_gets_what_is_left(
+def test_requeue__by_the_owner__all_runs_are_billed_and_the_next_gets_what_is_left(
     grid: Grid, customer: Account
 ) -> None:
     gate = grid.users.home(customer.address) / "enough"
@@ -130,7 +130,7 @@ def test_requeue__by_an_administrator__next_run_gets_and_uses_the_paid_time_left
     assert "60 minutes" in job.last_error
 
 
-def test_requeued_after_its_end__slurm_refuses_that(
+def test_requeue__after_the_jobs_end__slurm_refuses_it(
     grid: Grid, customer: Account
 ) -> None:
     again = "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Requeue=1\n[ -z $SLURM_RESTART_COUNT ] || sleep 300\n"
@@ -155,7 +155,7 @@ def test_requeued_after_its_end__slurm_refuses_that(
 
 
 @pytest.mark.chaos
-def test_requeues_itself_without_end__gets_what_was_paid_for_and_not_more(
+def test_requeue__by_the_job_itself_without_end__gets_what_was_paid_for_and_no_more(
     grid: Grid, customer: Account
 ) -> None:
     again = "#!/bin/bash\nsleep 75\nscontrol update JobId=$SLURM_JOB_ID Requeue=1\nscontrol requeue $SLURM_JOB_ID\nsleep 300\n"

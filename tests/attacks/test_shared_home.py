@@ -73,7 +73,7 @@ def closing(site: WorkerContext) -> Iterator[WorkerContext]:
     site.ledger.holder.close()
 
 
-def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_called(
+def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
     world: SubmissionEnv, site: WorkerContext, shared: Path, run_as: Path
 ) -> None:
     job = world.new_job(site, customer=VICTIM)
@@ -97,7 +97,7 @@ def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_call
     assert AlarmName.HOME_UNSAFE not in {one.name for one in site.ledger.alarms.all()}
 
 
-def test_site_that_insists__submits_from_a_shared_home(
+def test_home__shared_at_a_site_that_allows_it__gets_submissions(
     world: SubmissionEnv, insisting: WorkerContext, run_as: Path
 ) -> None:
     job = world.new_job(insisting, customer=VICTIM)
@@ -137,21 +137,21 @@ def refused(cluster: Cluster, *words: str) -> None:
         assert word in str(error.value)
 
 
-def test_own_home__is_accepted(cluster: Cluster, home: Path) -> None:
+def test_home__of_the_customer_alone__is_accepted(cluster: Cluster, home: Path) -> None:
     cluster.require_own_home(VICTIM)
     home.chmod(0o2750)
     cluster.require_own_home(VICTIM)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777, 0o770, 0o2775])
-def test_home_that_others_can_write_to__is_refused(
+def test_home__that_others_can_write_to__is_refused(
     cluster: Cluster, home: Path, mode: int
 ) -> None:
     home.chmod(mode)
     refused(cluster, str(home), "chmod go-w")
 
 
-def test_home_of_another_user__is_refused(
+def test_home__of_another_user__is_refused(
     world: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     uid = world.slurm.users.add(ATTACKER)
@@ -178,7 +178,7 @@ def test_home_of_his_own__that_others_can_change__gets_no_submission_and_an_alar
     assert str(home) in str(alarm.details["errors"])
 
 
-def test_home_in_a_folder_where_others_can_exchange_it__is_refused(
+def test_home__in_a_folder_where_others_can_exchange_it__is_refused(
     cluster: Cluster, home: Path
 ) -> None:
     home.parent.chmod(0o777)
@@ -187,14 +187,14 @@ def test_home_in_a_folder_where_others_can_exchange_it__is_refused(
     cluster.require_own_home(VICTIM)
 
 
-def test_home_in_a_folder_of_another_customer__is_refused(
+def test_home__in_a_folder_of_another_customer__is_refused(
     world: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     os.chown(home.parent, world.slurm.users.add(ATTACKER), 0)
     refused(cluster, str(home.parent), ATTACKER)
 
 
-def test_home_behind_a_link_of_another_customer__is_refused(
+def test_home__behind_a_link_of_another_customer__is_refused(
     world: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     link = home.parent / "link"
@@ -205,7 +205,7 @@ def test_home_behind_a_link_of_another_customer__is_refused(
     refused(cluster, str(link), ATTACKER)
 
 
-def test_home_that_is_a_file__is_refused(
+def test_home__that_is_a_file__is_refused(
     world: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     file = home / "file"
@@ -214,7 +214,7 @@ def test_home_that_is_a_file__is_refused(
     refused(cluster, str(file), "is no folder")
 
 
-def test_home_that_does_not_exist__is_refused_until_it_is_made(
+def test_home__that_does_not_exist__is_refused_until_it_is_made(
     world: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     uid, missing = world.slurm.users.add(VICTIM), home.parent / "to-be-made"
@@ -226,7 +226,7 @@ def test_home_that_does_not_exist__is_refused_until_it_is_made(
     cluster.require_own_home(VICTIM)
 
 
-def test_two_accounts_with_one_number__are_refused(
+def test_accounts__two_with_one_uid__are_refused(
     world: SubmissionEnv, cluster: Cluster
 ) -> None:
     twin = Address("0x" + "c" * 40)
@@ -238,7 +238,7 @@ def test_two_accounts_with_one_number__are_refused(
         cluster.require_own_home(twin)
 
 
-def test_start_up_file_that_answers_for_its_owner__is_not_asked(
+def test_start_up_file__answers_for_its_owner__is_not_asked(
     world: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     """The check runs in a session of the admin."""

@@ -43,7 +43,7 @@ def passes(place: str, size: int, chance: random.Random) -> int:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("size", SIZES)
-def test_killed_while_it_submits__each_job_of_the_batch_runs_once(
+def test_worker__killed_while_it_submits__each_job_of_the_batch_runs_once(
     crash_grid: CrashTestGrid, size: int
 ) -> None:
     chance = random.Random(SEED + size)

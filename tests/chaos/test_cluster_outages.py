@@ -211,7 +211,7 @@ def outage(site: Site, begin: Begin) -> Iterator[None]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", OUTAGES)
-def test_outage_of_one_cluster__the_other_is_as_fast_as_alone(
+def test_cluster__outage_of_the_other_one__is_as_fast_as_alone(
     site: Site, name: str
 ) -> None:
     with outage(site, OUTAGES[name]):

@@ -121,7 +121,7 @@ def test_redis_flushed_at__any_step_of_the_journey__ends_the_same(
     assert_ended_well(grid, customer, job_id)
 
 
-def test_worker_killed_while_submitting__the_job_in_slurm_is_adopted(
+def test_worker__killed_while_submitting__the_job_in_slurm_is_adopted(
     grid: Grid, customer: Account
 ) -> None:
     """As if the worker had died between sbatch and the commit of its answer: SLURM has
@@ -153,7 +153,7 @@ def test_worker_killed_while_submitting__the_job_in_slurm_is_adopted(
     assert_ended_well(grid, customer, job_id)
 
 
-def test_callbacks_process_killed__the_spool_delivers_later(
+def test_callbacks_process__killed__the_spool_delivers_later(
     grid: Grid, customer: Account
 ) -> None:
     job_id, go = gated(grid, customer)

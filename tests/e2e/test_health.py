@@ -306,7 +306,7 @@ def test_health__a_service_hangs__processes_that_need_it_are_not_ready(
 @pytest.mark.parametrize(
     "name", ["worker", in_chaos("beat"), in_chaos("flower"), "metrics"]
 )
-def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(
+def test_process__its_loop_stands_still__is_not_alive_until_it_goes_on(
     probes: Probes, name: str
 ) -> None:
     """The gRPC process has ended by then: it asks itself
@@ -326,7 +326,7 @@ def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(
 
 
 @pytest.mark.parametrize("name", ["beat", in_chaos("flower"), "metrics"])
-def test_process_whose_loop_stands_for_a_minute__ends_with_a_line(
+def test_process__its_loop_stands_still_for_a_minute__ends_with_a_line(
     probes: Probes, name: str
 ) -> None:
     """systemd and compose start a process again only when it ends."""
@@ -358,7 +358,7 @@ def test_answer__of_each_page__comes_at_once(
     assert statistics.median(taken_s) < ANSWER_S * slowness()
 
 
-def test_worker_that_is_asked_to_end__is_alive_and_not_ready_and_ends(
+def test_worker__asked_to_end__is_not_ready_and_ends(
     probes: Probes,
 ) -> None:
     worker = probes.grid.processes.find("worker")
@@ -372,7 +372,9 @@ def test_worker_that_is_asked_to_end__is_alive_and_not_ready_and_ends(
     assert probes.ask("worker", "livez")[0] == 0
 
 
-def test_address_that_is_taken__ends_the_process_with_a_line(probes: Probes) -> None:
+def test_health_address__that_is_taken__ends_the_process_with_a_line(
+    probes: Probes,
+) -> None:
     environment = probes.grid.environment | {
         "HEALTH_ADDRESS": f"127.0.0.1:{probes.ports['beat']}"
     }

@@ -50,7 +50,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_lint__finds_nothing(values: str) -> None:
+def test_lint__each_values_file__finds_nothing(values: str) -> None:
     helm("lint", str(FILES / "values" / f"{values}.yaml"), "--strict", "--quiet")
 
 
@@ -92,7 +92,9 @@ def test_schema__of_each_custom_resource__refuses_what_it_does_not_know(
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_manifests__are_those_of_the_golden_file(values: str) -> None:
+def test_manifests__of_each_values_file__are_those_of_the_golden_file(
+    values: str,
+) -> None:
     golden, found = FILES / "golden" / f"{values}.yaml", rendered(values)
     if os.environ.get("GOLDEN") == "write":
         golden.write_text(found)
@@ -100,7 +102,7 @@ def test_manifests__are_those_of_the_golden_file(values: str) -> None:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_names__are_unique_of_each_kind(values: str) -> None:
+def test_names__of_all_manifests__are_unique_within_each_kind(values: str) -> None:
     names = [(each["kind"], each["metadata"]["name"]) for each in manifests(values)]
     assert len(names) == len(set(names))
 
@@ -203,7 +205,7 @@ def test_variables__are_settings__and_secrets_are_files(values: str) -> None:
             )
 
 
-def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
+def test_keys__everything_on__are_only_in_the_pods_that_work_with_them() -> None:
     holders: dict[str, set[str]] = {}
     for name, pod in processes("everything-on"):
         for source in pod["volumes"][0]["projected"]["sources"]:
@@ -492,7 +494,7 @@ def test_dashboard__by_its_flag__is_a_config_map() -> None:
     assert name not in named("one-cluster", "ConfigMap")
 
 
-def test_scaled_object__counts_the_queue_of_the_slurm_workers() -> None:
+def test_scaled_object__everything_on__counts_the_queue_of_the_slurm_workers() -> None:
     (scaled,) = named("everything-on", "ScaledObject").values()
     (trigger,) = scaled["spec"]["triggers"]
     assert trigger["metadata"]["listName"] == Queue.SLURM.of("main")
@@ -666,11 +668,11 @@ def test_clusters__of_names_of_their_own__are_taken(tmp_path: Path) -> None:
     helm("template", str(file))
 
 
-def test_no_cluster__leaves_nothing() -> None:
+def test_manifests__no_cluster__are_none() -> None:
     assert manifests("nothing") == []
 
 
-def test_everything_off__leaves_a_fleet_and_nothing_else() -> None:
+def test_manifests__everything_off__are_a_fleet_and_nothing_else() -> None:
     """Every flag of the chart is false in the values file, and the fleet is that of the
     cluster.
     """

@@ -47,7 +47,7 @@ def test_start__four_nodes__are_idle_and_have_gpus(slurm: Slurm) -> None:
     ]
 
 
-def test_job_of_a_customer__runs_with_the_customers_real_uid(slurm: Slurm) -> None:
+def test_job__of_a_customer__runs_with_the_customers_real_uid(slurm: Slurm) -> None:
     assert len(CUSTOMER) == 42
     job = _submit(slurm, CUSTOMER, "id -u; id -un; pwd")
     assert _output(slurm, CUSTOMER, job).split() == [
@@ -57,7 +57,7 @@ def test_job_of_a_customer__runs_with_the_customers_real_uid(slurm: Slurm) -> No
     ]
 
 
-def test_user_added_while_slurm_runs__submits_at_once(slurm: Slurm) -> None:
+def test_user__added_while_slurm_runs__submits_at_once(slurm: Slurm) -> None:
     newcomer = "0x" + "cd" * 20
     uid = slurm.users.add(newcomer)
     assert _output(slurm, newcomer, _submit(slurm, newcomer, "id -u")).split() == [
@@ -77,7 +77,7 @@ for name in sys.argv[2:]:
 """
 
 
-def test_users_added_by_several_programs_at_once__each_has_an_own_uid_and_a_line(
+def test_users__added_by_several_programs_at_once__have_a_uid_of_their_own_each(
     tmp_path: Path,
 ) -> None:
     names = ["0x" + f"{number:040x}" for number in range(120)]
@@ -105,19 +105,19 @@ def test_users_added_by_several_programs_at_once__each_has_an_own_uid_and_a_line
     )
 
 
-def test_machines_own_users__stay_as_they_are(slurm: Slurm) -> None:
+def test_users__of_the_machine_itself__stay_as_they_are(slurm: Slurm) -> None:
     assert CUSTOMER not in Path("/etc/passwd").read_text()
     assert slurm.run("id", "-un", "root").stdout.strip() == "root"
 
 
-def test_gpus__are_given_to_the_job_that_asks(slurm: Slurm) -> None:
+def test_gpus__job_asks_for_two__are_given_to_it(slurm: Slurm) -> None:
     job = _submit(
         slurm, CUSTOMER, "echo $SLURM_GPUS; echo $CUDA_VISIBLE_DEVICES", "--gpus=2"
     )
     assert _output(slurm, CUSTOMER, job).split() == ["2", "0,1"]
 
 
-def test_controller_stopped_and_started_again__still_knows_the_running_job(
+def test_controller__stopped_and_started_again__still_knows_the_running_job(
     slurm: Slurm,
 ) -> None:
     job = _submit(slurm, CUSTOMER, "sleep 600", "--time=30")
@@ -168,7 +168,7 @@ def test_strays__slurmstepd_whose_slurmd_was_killed__ends_too() -> None:
         wait_until(lambda: _commands(processes.folder) == set(), "all to end", 20.0)
 
 
-def test_spool__cannot_be_written_by_a_customers_job(slurm: Slurm) -> None:
+def test_spool__customers_job_tries_to_write_there__refuses_it(slurm: Slurm) -> None:
     job = _submit(
         slurm,
         CUSTOMER,
@@ -177,7 +177,7 @@ def test_spool__cannot_be_written_by_a_customers_job(slurm: Slurm) -> None:
     assert _output(slurm, CUSTOMER, job).split()[-1] == "refused"
 
 
-def test_accounting__finished_job_and_gpus_are_known() -> None:
+def test_accounting__finished_job_and_gpus__are_known() -> None:
     with _running(nodes=1, accounting=True) as slurm:
         mariadb = [
             "mariadb",

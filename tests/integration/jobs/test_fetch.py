@@ -185,7 +185,7 @@ def fetching() -> Iterator[Fetching]:
         fleet.site.ledger.holder.close()
 
 
-def test_service_restarted_between_challenge_and_answer__the_script_is_fetched_later(
+def test_fetch__service_restarted_between_challenge_and_answer__succeeds_later(
     fetching: Fetching,
 ) -> None:
     job_id = fetching.claim()
@@ -205,7 +205,7 @@ def test_service_restarted_between_challenge_and_answer__the_script_is_fetched_l
     assert fetching.site.ledger.scripts([job_id]) == {job_id: SCRIPT}
 
 
-def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(
+def test_fetch__service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(
     fetching: Fetching,
 ) -> None:
     job_id = fetching.claim()
@@ -226,7 +226,7 @@ def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(
     wait_until(is_ready, "the script", 60.0)
 
 
-def test_script_longer_than_slurm_takes__ends_the_job_at_the_first_try(
+def test_fetch__script_longer_than_slurm_takes__ends_the_job_at_the_first_try(
     fetching: Fetching,
 ) -> None:
     much = "#!/bin/sh\n" + "# much\n" * (5 * 2**20 // 7)
@@ -288,7 +288,7 @@ def test_fetch__service_denies_the_job_for_good__ends_it_after_the_last_try(
     )
 
 
-def test_service_that_denies_an_old_claim__is_asked_as_often(
+def test_fetch__service_denies_an_old_claim__ends_the_job_only_after_all_tries(
     fetching: Fetching,
 ) -> None:
     job_id = fetching.claim(customer="0x" + "2" * 40)
@@ -298,6 +298,6 @@ def test_service_that_denies_an_old_claim__is_asked_as_often(
     assert fetching.try_once(job_id).state is State.ENDED
 
 
-def test_script_that_is_not_there__ends_the_job_at_once(fetching: Fetching) -> None:
+def test_fetch__script_is_not_there__ends_the_job_at_once(fetching: Fetching) -> None:
     job_id = fetching.claim(location="e" * 64)
     assert fetching.try_once(job_id).state is State.ENDED

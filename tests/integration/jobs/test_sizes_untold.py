@@ -26,7 +26,7 @@ def world() -> Iterator[SubmissionEnv]:
         yield world
 
 
-def test_requests_are_not_told__calls_the_operator_until_they_are(
+def test_sizes__squeue_does_not_tell_requests__calls_the_operator_until_it_does(
     world: SubmissionEnv, tmp_path: Path
 ) -> None:
     works, squeue = tmp_path / "works", tmp_path / "squeue"

@@ -121,7 +121,7 @@ def assert_submitted_once(
     return found.slurm_id
 
 
-def test_no_fault__is_submitted_at_once(
+def test_submission__no_fault__is_made_at_once(
     world: SubmissionEnv, site: WorkerContext, proxy: Proxy
 ) -> None:
     job = world.new_job(site, LONG)
@@ -155,7 +155,7 @@ MORE += [(Direction.TO_CLIENT, at) for at in (40, 250, SEEDED.randrange(300))]
         *(in_chaos(*cut) for cut in MORE),
     ],
 )
-def test_connection_cut_at_a_byte__one_job_and_its_whole_script(
+def test_submission__connection_cut_at_a_byte__is_one_job_with_its_whole_script(
     world: SubmissionEnv,
     site: WorkerContext,
     proxy: Proxy,
@@ -207,7 +207,7 @@ BYTES_OF_A_JOB = {
     [(Direction.TO_SERVER, 0.6), (Direction.TO_CLIENT, 0.5)],
     ids=["on its way", "between answers"],
 )
-def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
+def test_submission__batch_of_one_customer_is_cut__each_job_is_submitted_once(
     world: SubmissionEnv,
     site: WorkerContext,
     proxy: Proxy,
@@ -253,7 +253,7 @@ def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
     }
 
 
-def test_large_scripts_of_one_customer__go_in_several_commands(
+def test_submission__large_scripts_of_one_customer__go_in_several_commands(
     world: SubmissionEnv, site: WorkerContext, new_customer: Address
 ) -> None:
     large = f"{LONG}# {'#' * (COMMAND_SCRIPT_BYTES // 2)}\n"
@@ -286,7 +286,7 @@ def test_large_scripts_of_one_customer__go_in_several_commands(
         assert_submitted_once(world, site, job, script)
 
 
-def test_slow_network__is_only_slow(
+def test_submission__network_is_slow__succeeds_at_the_first_try(
     world: SubmissionEnv, site: WorkerContext, proxy: Proxy
 ) -> None:
     proxy.delay_s = 0.2
@@ -317,7 +317,9 @@ def with_sbatch(world: SubmissionEnv, text: str) -> Cluster:
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 @pytest.mark.parametrize("text", SUBMISSIONS.values(), ids=SUBMISSIONS)
-def test_sbatch__one_job(world: SubmissionEnv, site: WorkerContext, text: str) -> None:
+def test_sbatch__warns_fails_or_is_killed__one_job_is_submitted(
+    world: SubmissionEnv, site: WorkerContext, text: str
+) -> None:
     wrapped = world.site(with_sbatch(world, text))
     job = world.new_job(site)
     world.carry_out(wrapped, job)
@@ -326,7 +328,7 @@ def test_sbatch__one_job(world: SubmissionEnv, site: WorkerContext, text: str) -
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_sbatch_missing__nothing_begins_and_it_is_tried_again(
+def test_sbatch__missing__nothing_is_executed_and_it_is_tried_again(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     broken = world.site(
@@ -406,7 +408,7 @@ def behind(world: SubmissionEnv, network: Proxy) -> WorkerContext:
 @only_ssh(OnlySsh.LOGIN_NODE)
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.END, Fault.GARBLE_TO_CLIENT])
 @pytest.mark.parametrize("at", [0, in_chaos(4), 20, in_chaos(100)])
-def test_slurmctlds_answer_is_cut__one_job_and_no_refusal(
+def test_sbatch__slurmctlds_answer_is_cut_or_garbled__gives_one_job_and_no_refusal(
     world: SubmissionEnv,
     site: WorkerContext,
     slurmctlds_network: Proxy,
@@ -427,7 +429,7 @@ STRANGE = 'echo "sbatch: error: Batch job submission failed: Something new" >&2;
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_strange_answer_of_an_sbatch_whose_job_slurm_took__is_no_refusal(
+def test_sbatch__strange_answer_though_slurm_took_the_job__is_no_refusal(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     wrapped, job = (
@@ -459,7 +461,7 @@ def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(
     assert world.in_slurm(job) == []
 
 
-def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(
+def test_job__given_back_while_slurm_has_it__is_not_submitted_again(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(world, site, LONG)
@@ -517,7 +519,7 @@ def with_bashrc(world: SubmissionEnv) -> Iterator[WorkerContext]:
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_options_in_the_customers_start_up_file__change_nothing_of_what_was_paid_for(
+def test_start_up_file__sets_options_of_sbatch__changes_nothing_that_was_paid_for(
     world: SubmissionEnv, site: WorkerContext, with_bashrc: WorkerContext
 ) -> None:
     usual, job = (
@@ -559,7 +561,7 @@ def start_up(world: SubmissionEnv) -> Iterator[Path]:
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_start_up_file_that_chooses_another_slurm__the_admins_is_asked(
+def test_start_up_file__chooses_another_slurm__the_admins_is_asked(
     world: SubmissionEnv, site: WorkerContext, start_up: Path
 ) -> None:
     start_up.write_text("export SLURM_CONF=/home/of/another/cluster/slurm.conf\n")
@@ -610,7 +612,7 @@ def next_submission(world: SubmissionEnv, site: WorkerContext, job: JobId) -> st
     return why
 
 
-def test_submissions_that_are_cut_off_again_and_again(
+def test_submission__cut_off_again_and_again__is_parked_once_others_get_through(
     world: SubmissionEnv, start_up: Path
 ) -> None:
     """A token that slurmctld does not take: sbatch gets no answer each time."""
@@ -723,7 +725,7 @@ def unclear(
     return job, slurm_id
 
 
-def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded(
+def test_search__submissions_held__finds_what_slurm_has_and_concludes_nothing_else(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(world, site, LONG)
@@ -744,7 +746,7 @@ def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_job_that_renames_itself__is_found_all_the_same(
+def test_search__job_renames_itself__finds_it_all_the_same(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(
@@ -763,7 +765,7 @@ def test_job_that_renames_itself__is_found_all_the_same(
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_job_whose_name_and_output_were_changed__is_known_by_its_script(
+def test_search__jobs_name_and_output_were_changed__knows_it_by_its_script(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
@@ -776,7 +778,7 @@ def test_job_whose_name_and_output_were_changed__is_known_by_its_script(
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_job_that_only_calls_itself_ours__is_not_taken_for_it(
+def test_search__two_jobs_with_each_others_names__takes_neither_for_the_other(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
@@ -787,7 +789,7 @@ def test_job_that_only_calls_itself_ours__is_not_taken_for_it(
     assert world.until_queued(site, other).slurm_id == other_id
 
 
-def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(
+def test_search__two_found__the_oldest_is_adopted_and_the_other_cancelled(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     twice = 'f=$(mktemp); cat >"$f"; /usr/bin/sbatch "$@" <"$f" >&2; /usr/bin/sbatch "$@" <"$f" >&2; rm "$f"'
@@ -807,7 +809,7 @@ def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_is(
+def test_search__finds_nothing_however_slow_slurm_is__is_over_before_its_lease(
     world: SubmissionEnv, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each command may take as long as its time-out: who is only slow is not parked."""
@@ -939,7 +941,7 @@ def test_list_all__hostile_names__forge_nothing(
     [(Direction.TO_CLIENT, 0), (Direction.TO_SERVER, 150_000)],
     ids=["before it is let in", "while it sends"],
 )
-def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
+def test_worker__stands_still_and_goes_on_after_a_takeover__one_job_is_submitted(
     world: SubmissionEnv,
     site: WorkerContext,
     new_customer: Address,
@@ -977,7 +979,7 @@ def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
     direct.ledger.holder.close()
 
 
-def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(
+def test_worker__stands_still_after_sbatch__its_job_is_adopted(
     world: SubmissionEnv, site: WorkerContext, transport: str
 ) -> None:
     direct = world.site(world.cluster_over(transport))
@@ -1005,7 +1007,7 @@ def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(
     direct.ledger.holder.close()
 
 
-def test_slurmctld_restarted_in_the_middle__one_job(
+def test_submission__slurmctld_restarted_in_the_middle__is_one_job(
     world: SubmissionEnv, site: WorkerContext, proxy: Proxy, new_customer: Address
 ) -> None:
     job = world.new_job(site, LONG, new_customer)
@@ -1079,7 +1081,7 @@ def shown(world: SubmissionEnv, slurm_id: int) -> str:
     ).stdout.strip()
 
 
-def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
+def test_strangers_job__has_the_id_of_ours__is_neither_cancelled_nor_prolonged(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job = world.new_job(site)
@@ -1103,7 +1105,7 @@ def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
         world.slurm.run("scancel", str(stranger))
 
 
-def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(
+def test_listed_records__slurm_gave_the_id_of_a_lost_job_again__find_the_new_one(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     lost, new = world.new_job(site), world.new_job(site)

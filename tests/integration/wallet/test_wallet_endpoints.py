@@ -244,7 +244,7 @@ def test_garbage__is_no_answer__and_the_next_endpoint_is_asked(
 
 
 @pytest.mark.parametrize("method", ASKED)
-def test_result_that_cannot_be__is_no_answer(method: str) -> None:
+def test_rpc__result_that_cannot_be__is_no_answer(method: str) -> None:
     body = '{"id": N, "result": {"number": null, "hash": "0x", "logs": [null]}}'
     with answering(body) as url, pytest.raises(RpcUnavailableError, match="answered"):
         Rpc.at(url).call(method)
@@ -292,7 +292,7 @@ def test_look__error_to_what_every_node_answers__is_no_answer(
         )
 
 
-def test_node_without_the_contract__is_not_believed(
+def test_node__without_the_contract__is_not_believed(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
     fleet = ChainHarness.of(chain, provider, engine)
@@ -306,7 +306,7 @@ def test_node_without_the_contract__is_not_believed(
     claim(fleet.site)
 
 
-def test_logs_of_blocks_that_were_not_asked_for__the_next_endpoint_is_asked(
+def test_logs__of_blocks_that_were_not_asked_for__the_next_endpoint_is_asked(
     chain: Chain, provider: Account
 ) -> None:
     scheduled_jobs(chain, provider, 1)
@@ -366,7 +366,7 @@ READS = (
 
 
 @pytest.mark.parametrize("code", [-32005, -32603, -32601])
-def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
+def test_node__lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
     chain: Chain,
     provider: Account,
     engine: Engine,
@@ -386,7 +386,7 @@ def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
         assert fleet.alarms() == {AlarmName.EVENTS_FROM_ONE_ENDPOINT}
 
 
-def test_node_that_refuses_one_call_of_a_batch__all_answers_are_the_others(
+def test_node__refuses_one_call_of_a_batch__the_batch_is_answered_by_the_next(
     chain: Chain, provider: Account
 ) -> None:
     with refusing(chain, ["eth_getBalance"]) as (_, url):
@@ -399,7 +399,7 @@ def test_node_that_refuses_one_call_of_a_batch__all_answers_are_the_others(
         assert list(rpc.health().values()) == [Health.REJECTING, Health.ALIVE]
 
 
-def test_all_nodes_refuse__the_first_ones_answers_count_and_none_is_away(
+def test_nodes__all_refuse__the_first_ones_answers_count_and_none_is_away(
     chain: Chain, provider: Account
 ) -> None:
     with (
@@ -463,7 +463,7 @@ def _shown(fleet: ChainHarness) -> list[float]:
     return [sample.value for sample in family.samples]
 
 
-def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
+def test_endpoint__away_for_minutes__shows_in_alarm_and_gauge_until_it_is_back(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
     with proxied(chain) as (proxy, url):
@@ -505,7 +505,7 @@ def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
         )
 
 
-def test_one_that_lives_and_refuses_again_and_again__alarm_until_it_does_no_more(
+def test_endpoint__lives_and_refuses_again_and_again__alarms_until_it_does_no_more(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
     methods = list(READS)
@@ -565,7 +565,7 @@ TOO_MANY: dict[str, Callable[[list[Call]], tuple[int, Any]]] = {
         ("geth", 12, 12),
     ],
 )
-def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_long(
+def test_node__takes_few_calls_at_once__gets_smaller_batches_from_then_on(
     chain: Chain, provider: Account, engine: Engine, node: str, most: int, at_once: int
 ) -> None:
     sizes: list[int] = []
@@ -593,7 +593,7 @@ def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_
         assert len(asked) <= -(-252 // at_once)
 
 
-def test_node_that_takes_a_thousand_calls__gets_a_thousand(
+def test_node__takes_a_thousand_calls__gets_a_thousand(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
     sizes: list[int] = []
@@ -625,7 +625,9 @@ def test_node__refuses_all_batches__is_not_asked_call_by_call(
     assert len(requests_made) <= 5
 
 
-def test_two_keys_at_one_host__are_told_apart_and_not_shown(chain: Chain) -> None:
+def test_endpoints__two_keys_at_one_host__are_told_apart_without_showing_them(
+    chain: Chain,
+) -> None:
     port = chain.rpc_url.rpartition(":")[2]
     rpc = Endpoints(
         [f"http://127.0.0.1:{port}?k=a1", f"http://127.0.0.1:{port}?k=b2"], 1
@@ -641,7 +643,7 @@ def test_two_keys_at_one_host__are_told_apart_and_not_shown(chain: Chain) -> Non
 
 @pytest.mark.parametrize("keyed", KEYED)
 @pytest.mark.parametrize("handler", [None, _Unauthorized, _Talkative, _Chatty])
-def test_key_in_the_url__is_in_no_error_and_no_traceback_however_short(
+def test_key__in_the_url_however_short__is_in_no_error_and_no_traceback(
     handler: type[BaseHTTPRequestHandler] | None, keyed: str
 ) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler or _Unauthorized)
@@ -679,7 +681,7 @@ def test_node__sends_its_answer_drop_by_drop__no_call_exceeds_the_deadline(
         assert DEADLINE_S * 0.9 < time.monotonic() - begun_s < deadline(DEADLINE_S + 20)
 
 
-def test_answer_without_end__is_cut_at_the_limit() -> None:
+def test_bounded_http__answer_without_end__is_cut_at_the_limit() -> None:
     ends = (
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
         + b" " * 20_000
@@ -717,7 +719,7 @@ def test_endpoint_refuses__the_next_is_asked__and_the_first_again_when_it_is_bac
         wait_until(back, "the first endpoint to be used again", 60.0, 0.2)
 
 
-def test_endpoint_hangs__is_left_for_the_next(chain: Chain) -> None:
+def test_endpoint__hangs__is_left_for_the_next(chain: Chain) -> None:
     with proxied(chain) as (proxy, url):
         rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
         rpc.call("eth_chainId")
@@ -730,9 +732,7 @@ def test_endpoint_hangs__is_left_for_the_next(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_endpoints_that_are_all_slow__are_asked_all_the_same(
-    chain: Chain, number: int
-) -> None:
+def test_endpoints__all_slow__are_asked_all_the_same(chain: Chain, number: int) -> None:
     """Each needs longer for an answer than a look waits where there may be a better
     one.
     """
@@ -756,7 +756,7 @@ def test_endpoints_that_are_all_slow__are_asked_all_the_same(
         assert rpc.health()[first.name] is Health.UNREACHABLE
 
 
-def test_endpoint_of_another_chain__is_never_used_and_alarms(
+def test_endpoint__of_another_chain__is_never_used_and_alarms(
     processes: Processes, chain: Chain, provider: Account, engine: Engine
 ) -> None:
     port = free_port()
@@ -822,7 +822,7 @@ def _silent_for_long(engine: Engine) -> None:
         )
 
 
-def test_chain_silent_for_a_moment__is_no_alarm(
+def test_chain__silent__is_an_alarm_only_after_a_long_time(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
     with proxied(chain) as (proxy, url):
@@ -863,7 +863,7 @@ def test_no_endpoint_answers__alarm_until_one_does__and_nothing_is_lost(
         assert set(fleet.states()) == {"MINED"}
 
 
-def test_endpoint_that_lags__is_not_believed(
+def test_endpoint__lags__is_not_believed(
     processes: Processes, chain: Chain, provider: Account, engine: Engine
 ) -> None:
     """The lagging one is a fork of the chain that stays where it was."""
@@ -913,7 +913,7 @@ def _is_followed(fleet: ChainHarness) -> bool:
         return False
 
 
-def test_chain_without_base_fee__takes_legacy_transactions_and_their_replacements(
+def test_chain__without_base_fee__takes_legacy_transactions_and_replacements(
     processes: Processes, engine: Engine
 ) -> None:
     url = f"http://127.0.0.1:{start_anvil(processes, None, '--hardfork', 'berlin', '--no-mining')}"
@@ -940,7 +940,9 @@ def test_chain_without_base_fee__takes_legacy_transactions_and_their_replacement
     assert [receipt["type"] for receipt in receipts] == ["0x0", "0x0"]
 
 
-def test_meaning__what_a_real_node_says(chain: Chain) -> None:
+def test_classify__words_of_a_real_node__are_the_kind_of_its_refusal(
+    chain: Chain,
+) -> None:
     """The words of the anvil that runs here, sorted as the table of refusals has it."""
     account = chain.new_account()
     rpc, nonce = chain.rpc, 0
@@ -997,7 +999,7 @@ def _refused(
     return answers[-1].message
 
 
-def test_broadcast__reaches_every_endpoint(
+def test_broadcast__two_endpoints__reaches_the_other_one_too(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 1)

@@ -66,7 +66,7 @@ def test_ucx_devices__without_ucx__count_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("max_time_min", "limit_min"), [(None, 120), (0, 120), (60, 60), (600, 120)]
 )
-def test_time_limit__is_within_the_partitions(
+def test_time_limit__partition_with_or_without_a_limit__is_within_the_partitions(
     max_time_min: int | None, limit_min: int
 ) -> None:
     settings = load(environment={"BENCHMARK_TIME_LIMIT": "2h"})

@@ -170,7 +170,7 @@ def test_traceback__on_a_terminal__keeps_its_lines_behind_a_margin(
     assert all(line.startswith("    ") for line in rest)
 
 
-def test_ssh_that_is_refused__is_raised_and_not_told_a_second_time(
+def test_ssh__refused__is_raised_and_not_logged_a_second_time(
     file: io.StringIO,
 ) -> None:
     ours, theirs = socket.socketpair()

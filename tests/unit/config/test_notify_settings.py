@@ -24,11 +24,11 @@ def given(**environment: str) -> Settings:
     return load(Need.NOTIFY, environment=environment)
 
 
-def test_none__no_channel() -> None:
+def test_notifier_of__no_settings__has_no_channel() -> None:
     assert notifier_of(given()).channels == {}
 
 
-def test_all__a_channel_each() -> None:
+def test_notifier_of__all_settings__has_a_channel_for_each() -> None:
     wanted = notifier_of(
         given(
             NOTIFY_WEBHOOK_URL="https://hooks.example.org/x",
@@ -184,7 +184,7 @@ def test_quiet_hours__well_formed__are_read(text: str, expected: QuietHours) -> 
         ),
     ],
 )
-def test_malformed__is_one_line_that_says_what_is_expected(
+def test_notify_settings__malformed__have_a_line_that_says_what_is_expected(
     environment: dict[str, str], line: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:

@@ -20,12 +20,12 @@ from supervisor_tasks.jobs.fetch_script import (
         (REFUSED_TRIES + 100, None, False),
     ],
 )
-def test_refused_for_good__after_enough_tries_and_enough_time(
+def test_refused_for_good__tries_and_time__is_true_only_after_enough_of_both(
     tries: int, claimed_ago_s: float | None, final: bool
 ) -> None:
     assert refused_for_good(tries, claimed_ago_s) is final
 
 
-def test_limits__are_no_less_than_promised() -> None:
+def test_limits__before_a_refusal_is_final__are_no_less_than_promised() -> None:
     assert REFUSED_TRIES >= 5
     assert REFUSED_FOR_S >= 30.0

@@ -63,7 +63,9 @@ def test_cluster_lock__two_clusters__never_one_name(
 
 
 @given(CLUSTERS, WORK)
-def test_cluster_lock__is_no_lock_that_clusters_share(cluster: str, work: str) -> None:
+def test_cluster_lock__any_cluster_and_work__is_no_lock_that_clusters_share(
+    cluster: str, work: str
+) -> None:
     shared = {wallet_lock(1, "0x" + "a" * 40), directory_lock("ldap://here/ou=people")}
     assert cluster_lock(cluster, work) not in shared
 

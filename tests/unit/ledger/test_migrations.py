@@ -141,11 +141,13 @@ def test_migration__that_is_not_made_online__is_for_a_stopped_fleet(name: str) -
     assert name.partition("_")[0] in stops_old_processes()
 
 
-def test_load_beside_migrations__writes_to_each_table_that_a_fleet_uses() -> None:
+def test_load_beside_migrations__its_statements__write_to_each_table_a_fleet_uses() -> (
+    None
+):
     assert set(STATEMENTS) == HOT
 
 
-def test_upgrade_page__names_the_tables_with_which_a_fleet_works_on() -> None:
+def test_upgrade_page__tables_with_which_a_fleet_works_on__are_named() -> None:
     page = (REPOSITORY / "docs" / "how-to" / "upgrade.md").read_text()
     stopping = stops_old_processes()
     assert f"| tables at {stopping[-1]} or later | works on |" in page

@@ -37,7 +37,7 @@ def test_seal__any_part_differs__another_hash(changed: dict[str, object]) -> Non
     assert proof.seal(**(CALL | changed)) != proof.seal(**CALL)  # type: ignore[arg-type]
 
 
-def test_metadata__proves_the_message_of_this_moment() -> None:
+def test_metadata__message_of_this_moment__proves_it() -> None:
     entries = dict(proof.metadata(KEY, "/a.B/C", b"said"))
     time_ms = int(entries[proof.TIME])
     assert entries[proof.PROOF] == proof.seal(
@@ -45,7 +45,9 @@ def test_metadata__proves_the_message_of_this_moment() -> None:
     )
 
 
-def test_read_key__text_of_the_file_without_the_line_end(tmp_path: Path) -> None:
+def test_read_key__file_with_a_line_end__is_its_text_without_that(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "key"
     file.touch(mode=0o600)
     file.write_bytes(KEY + b"\n")

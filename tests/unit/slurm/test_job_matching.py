@@ -140,9 +140,7 @@ def test_first_look__in_accounting__the_line_of_sbatch_decides() -> None:
         )
 
 
-def test_id_of_a_job_submitted_later__is_not_ours_but_in_accountings_older_record() -> (
-    None
-):
+def test_recognised__id_of_a_later_job__only_accountings_older_record_is_ours() -> None:
     lost = replace(KNOWN, id_is_anothers=True)
     later = replace(ENDED, submit_s=AT_S + 60, state="FAILED")
     assert recognised(lost, accounted(later, OTHER)) == UNKNOWN
@@ -247,7 +245,9 @@ def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() 
     )
 
 
-def test_many_jobs__scripts_are_asked_for_once_and_only_of_the_doubtful() -> None:
+def test_match_jobs__many_jobs__asks_for_scripts_once_and_only_of_the_doubtful() -> (
+    None
+):
     asked: list[list[SlurmId]] = []
 
     def ask(slurm_ids: Sequence[SlurmId]) -> Mapping[SlurmId, JobId | None]:
@@ -270,7 +270,7 @@ def test_many_jobs__scripts_are_asked_for_once_and_only_of_the_doubtful() -> Non
     assert sum(sight.record is not None for sight in sights.values()) == 98
 
 
-def test_two_jobs_of_one_id__each_script_is_asked_for_once_and_each_job_is_told() -> (
+def test_match_jobs__two_jobs_of_one_id__the_script_decides_whose_record_it_is() -> (
     None
 ):
     lost, later = JOB, replace(JOB, job_id=OTHER)

@@ -44,7 +44,7 @@ FIRST = EndedOn("node1", 1795727975)
         ("RUNNING", 0, 0, False),
     ],
 )
-def test_may_not_have_started(
+def test_may_not_have_started__each_end__is_true_only_for_a_short_run_with_status_0(
     state: str, elapsed_s: int, exit_status: int, *, suspect: bool
 ) -> None:
     assert (
@@ -101,7 +101,7 @@ def test_drained_s__nodes_that_could_not_start_a_job__also_beside_one_that_is_go
         ({}, {}),
     ],
 )
-def test_not_started__node_was_drained_at_the_jobs_end(
+def test_not_started__nodes_drained__finds_jobs_that_ended_there_at_that_time(
     drained: dict[str, int], found: dict[int, str]
 ) -> None:
     assert not_started({SlurmId(1): FIRST}, drained) == found

@@ -22,7 +22,7 @@ def test_fees__without_base_fee__are_legacy() -> None:
 
 
 @given(markets, st.integers(1, 10**13))
-def test_fees__are_never_above_the_cap_nor_the_tip_above_the_fee(
+def test_fees__any_market__are_never_above_the_cap_nor_the_tip_above_the_fee(
     market: Market, cap_wei: int
 ) -> None:
     price = fees(market, cap_wei)
@@ -30,7 +30,7 @@ def test_fees__are_never_above_the_cap_nor_the_tip_above_the_fee(
 
 
 @given(markets, markets, st.integers(1, 10**13), st.booleans())
-def test_replacement__pays_at_least_todays_price_and_never_above_the_cap(
+def test_replacement__any_two_markets__pays_at_least_todays_price_within_the_cap(
     then: Market, now: Market, cap_wei: int, underpriced: bool
 ) -> None:
     old = fees(then, cap_wei)
