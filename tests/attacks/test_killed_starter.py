@@ -130,7 +130,7 @@ def test_program_is_ended__by_a_signal__its_processes_and_its_folder_are_gone(
     )
 
 
-def test_program_is_killed_with_all_its_descendants__its_folder_is_gone(
+def test_starter__killed_with_all_its_descendants__its_folder_is_gone(
     starter: subprocess.Popen[str],
 ) -> None:
     """The test kills it as a tool does that ends a process tree."""
@@ -210,7 +210,7 @@ def test_bystanders_that_name_the_folder__the_grid_is_cleaned_up__go_on(
         assert is_alive(child)
 
 
-def test_pytest_is_killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
+def test_pytest__killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
     folder_file = tmp_path / "folder_file"
     file = tmp_path / "test_hangs.py"
     file.write_text(TEST_FILE.format(folder_file=str(folder_file)))

@@ -91,7 +91,7 @@ def shell_called_sh(world: SubmissionEnv, program: str) -> str:
 
 
 @pytest.mark.parametrize("program", ["dash", "bash"])
-def test_accounts_login_shell__reads_no_start_up_file(
+def test_login_shell__default_for_accounts__reads_no_start_up_file(
     world: SubmissionEnv, read: Path, program: str
 ) -> None:
     """LDAP_LOGIN_SHELL's default, on a system where it is dash and on one where it is
@@ -103,7 +103,9 @@ def test_accounts_login_shell__reads_no_start_up_file(
     assert read.read_text() == ""
 
 
-def test_bash__reads_the_customers_file(world: SubmissionEnv, read: Path) -> None:
+def test_login_shell__bash__reads_the_customers_file(
+    world: SubmissionEnv, read: Path
+) -> None:
     """The login shell is chosen because bash reads the file. Without this, the test
     above would prove nothing.
     """
@@ -112,7 +114,7 @@ def test_bash__reads_the_customers_file(world: SubmissionEnv, read: Path) -> Non
     assert ".bashrc" in read.read_text()
 
 
-def test_sshd_with_its_defaults__runs_the_customers_rc_file(
+def test_sshd__user_rc_permitted__runs_the_customers_rc_file(
     world: SubmissionEnv, read: Path
 ) -> None:
     """`PermitUserRC no` prevents this, with any login shell."""
@@ -120,7 +122,7 @@ def test_sshd_with_its_defaults__runs_the_customers_rc_file(
     assert read.read_text() == ".ssh/rc\n"
 
 
-def test_submission__runs_nothing_of_the_customers_but_his_job(
+def test_submission__customer_has_start_up_files__runs_none_of_them(
     world: SubmissionEnv, read: Path
 ) -> None:
     site = world.site(world.cluster())
@@ -131,7 +133,7 @@ def test_submission__runs_nothing_of_the_customers_but_his_job(
     site.ledger.holder.close()
 
 
-def test_sites_own_environment_file__is_what_jobs_inherit(
+def test_environment_file__of_the_site__is_what_jobs_inherit(
     world: SubmissionEnv, read: Path
 ) -> None:
     file = world.processes.folder / "modules.sh"

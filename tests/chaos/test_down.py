@@ -53,7 +53,7 @@ def grid(hooks: Hooks, request: pytest.FixtureRequest) -> Iterator[Grid]:
         running.stop()
 
 
-def test_down_while_50_jobs_end__all_settle_right(grid: Grid, hooks: Hooks) -> None:
+def test_down__while_50_jobs_end__all_settle_right(grid: Grid, hooks: Hooks) -> None:
     """No job runs for a minute here; in the next test some do."""
     job_ids = submit(grid, "sleep $((SLURM_JOB_ID % 3 + 1))")
     down(grid, hooks, job_ids, at_least_s=0.0)
@@ -62,7 +62,7 @@ def test_down_while_50_jobs_end__all_settle_right(grid: Grid, hooks: Hooks) -> N
 
 @pytest.mark.chaos
 @pytest.mark.timeout(2400)
-def test_down_for_ten_minutes_while_50_jobs_end__all_settle_right(
+def test_down__for_ten_minutes_while_50_jobs_end__all_settle_right(
     grid: Grid, hooks: Hooks
 ) -> None:
     job_ids = submit(grid, "sleep $((SLURM_JOB_ID * 7 % 150 + 1))")

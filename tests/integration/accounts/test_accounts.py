@@ -413,7 +413,7 @@ def test_ensure__wrong_settings__says_what_and_is_no_outage(
         ensure(directory_of(ldap, **changes), customer())
 
 
-def test_ensure__certificate_not_verified_where_the_operator_says_so(
+def test_ensure__certificate_verification_off__makes_the_account(
     ldap: Ldap,
 ) -> None:
     ensure(directory_of(ldap, ca_path=None, verified=False), customer())

@@ -89,5 +89,7 @@ def test_runner__the_sources__have_cases() -> None:
 
 
 @pytest.mark.parametrize(("contract", "function"), CASES)
-def test_solidity(runner: Runner, contract: str, function: str) -> None:
+def test_contracts__each_case_written_in_solidity__passes(
+    runner: Runner, contract: str, function: str
+) -> None:
     runner.run(contract, function)

@@ -24,12 +24,14 @@ def chain(processes: Processes) -> Chain:
     return start_chain(processes, block_time_s=BLOCK_TIME_S)
 
 
-def test_block_time__blocks_come_by_themselves(chain: Chain) -> None:
+def test_block_time__no_transaction_is_sent__blocks_come_by_themselves(
+    chain: Chain,
+) -> None:
     before = chain.block_number()
     wait_until(lambda: chain.block_number() > before + 3, "blocks", 60.0)
 
 
-def test_more_blocks_than_the_machine_can_do__a_transaction_is_mined_all_the_same(
+def test_block_time__shorter_than_the_machine_can_do__transaction_is_mined(
     chain: Chain,
 ) -> None:
     """anvil's own clock would have it wait for all the blocks that are late."""

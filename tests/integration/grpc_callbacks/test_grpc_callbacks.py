@@ -340,7 +340,9 @@ def test_set_job_status__stored__wakes_the_witness_of_the_cluster(
     assert message["headers"]["task"] == "supervisor_tasks.tasks.poll_jobs"
 
 
-def test_fetch_authorized_keys__is_the_public_line(site: WorkerContext) -> None:
+def test_fetch_authorized_keys__empty_request__answers_the_public_line(
+    site: WorkerContext,
+) -> None:
     with site.channel() as channel:
         call = channel.unary_unary(
             "/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys",
@@ -446,7 +448,7 @@ def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(
         assert REPORTER not in ticks(site)
 
 
-def test_broker_hung__callback_is_stored_and_answered_at_once(
+def test_set_job_status__broker_hung__is_stored_and_answered_at_once(
     site: WorkerContext,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # connects, and never answers
@@ -463,7 +465,7 @@ def test_broker_hung__callback_is_stored_and_answered_at_once(
     site.processes.stop(site.processes.find("callbacks-mute"), patience_s=15.0)
 
 
-def test_sigterm__ends_with_status_0(site: WorkerContext) -> None:
+def test_grpc_callbacks__sigterm__ends_with_status_0(site: WorkerContext) -> None:
     environment = site.environment | {"LISTEN_ADDRESS": f"127.0.0.1:{free_port()}"}
     port = int(environment["LISTEN_ADDRESS"].rpartition(":")[2])
     child = subprocess.Popen(
@@ -477,7 +479,7 @@ def test_sigterm__ends_with_status_0(site: WorkerContext) -> None:
     assert child.wait(deadline(20)) == 0
 
 
-def test_settings_missing__status_2_and_a_line_that_names_the_variable(
+def test_grpc_callbacks__settings_missing__ends_with_status_2_and_names_the_variable(
     tmp_path: Path,
 ) -> None:
     environment = {"PATH": "/usr/bin:/bin", "STATE_DIR": str(tmp_path)}

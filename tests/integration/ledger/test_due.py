@@ -88,7 +88,7 @@ def test_look__effect_of_another_release__is_not_due_here(
     assert not look(engine).undispatched
 
 
-def test_look__is_one_statement(engine: Engine) -> None:
+def test_look__called_again__is_one_statement(engine: Engine) -> None:
     due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
     due.look()
     event.listen(
@@ -153,7 +153,7 @@ def test_look__job_has_ended__is_lately_for_a_while(
     assert not look(engine).ended_lately
 
 
-def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(
+def test_look__effects_of_a_worker__are_abandoned_only_when_it_is_gone(
     engine: Engine, ledger: Ledger
 ) -> None:
     ledger.record(JobChange(JOB, claim(1)))

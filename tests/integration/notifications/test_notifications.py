@@ -547,7 +547,7 @@ def test_notify__channel_takes_nothing_for_long__is_asked_ever_more_rarely(
     assert last.due_in_s > 100 * FIRST_WAIT_S
 
 
-def test_drop_parked__gives_the_message_up_and_its_resolution(
+def test_drop_parked__message_of_an_alarm__is_given_up_with_its_resolution(
     ledger: Ledger, webhook: WebhookReceiver
 ) -> None:
     webhook.statuses = [404, 404]
@@ -902,7 +902,7 @@ def test_webhook__key_in_its_url__shows_in_no_error_of_the_channel_itself(
     )
 
 
-def test_command__gets_the_message_and_none_of_the_workers_variables(
+def test_command__alarm_is_on__gets_the_message_and_no_key_of_the_worker(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ETH_PRIVATE_KEY", "secret")
@@ -1314,7 +1314,7 @@ def test_silence__another_cluster__is_not_silent(
 
 
 @pytest.mark.usefixtures("known")
-def test_command_silence__is_listed_recorded_and_ended(
+def test_command_silence__of_an_alarm__is_listed_recorded_and_ended(
     ledger: Ledger, postgres: tuple[Engine, dict[str, str]]
 ) -> None:
     def run(*words: str, status: int = 0) -> Result:

@@ -189,7 +189,7 @@ def test_renamed__before_the_first_look__is_recognised_by_its_script(
 
 @only_ssh(OnlySsh.SCRIPTS)
 @pytest.mark.parametrize("how", ["exit 1", "kill -9 $PPID"])
-def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(
+def test_renamed__scripts_cannot_be_read__this_job_alone_is_unclear(
     world: SubmissionEnv, site: WorkerContext, how: str
 ) -> None:
     plain, renamed = submitted(world, site), submitted(world, site)
@@ -208,7 +208,7 @@ def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(
+def test_forgotten__another_has_its_id_and_name__is_known_by_its_script(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     with no_job_begins(world):

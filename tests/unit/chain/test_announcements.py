@@ -37,7 +37,7 @@ def announced(every_s: float, number: int = 10) -> Announcements:
         ([12.0] * 9, MAX_SILENT_S),
     ],
 )
-def test_silent_after_s__three_usual_gaps_within_bounds(
+def test_silent_after_s__gaps_between_heads__is_three_usual_ones_within_bounds(
     gaps_s: list[float], expected_s: float
 ) -> None:
     assert silent_after_s(gaps_s) == expected_s

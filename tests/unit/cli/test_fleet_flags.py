@@ -52,7 +52,9 @@ def test_read_flags__ways_to_write_one__are_the_same(words: tuple[str, ...]) -> 
         (("--eth.private-key-file", "/k"), {"ETH_PRIVATE_KEY_FILE": "/k"}),
     ],
 )
-def test_read_flags__values(words: tuple[str, ...], expected: dict[str, str]) -> None:
+def test_read_flags__switches_and_values__become_settings(
+    words: tuple[str, ...], expected: dict[str, str]
+) -> None:
     assert read(*words) == Flags(expected)
 
 
@@ -132,7 +134,7 @@ def test_read_flags__labels_and_variables__are_given_once_each() -> None:
     assert found == {"METASCHEDULER_LABELS": "a=b,c=d,e=f", "BENCHMARK_ENV": "X=1,Y=2"}
 
 
-def test_switches__have_no_value_in_the_go_programs_usage() -> None:
+def test_switches__usage_of_the_go_program__are_its_flags_without_a_value() -> None:
     assert {
         "TLS_ENABLE",
         "SBATCH_TLS_ENABLE",

@@ -28,7 +28,9 @@ JOBS = ["0x1", "0x2"]
         (Screen(marked=9), "", Screen(marked=1)),
     ],
 )
-def test_key__changes_what_is_shown(before: Screen, key: str, after: Screen) -> None:
+def test_key__on_each_screen__changes_what_is_shown(
+    before: Screen, key: str, after: Screen
+) -> None:
     assert pressed(before, key, JOBS) == after
 
 
@@ -36,7 +38,9 @@ def test_key__without_jobs__opens_nothing() -> None:
     assert pressed(Screen(marked=3), "\n", []) == Screen()
 
 
-def test_filter__goes_through_all_states_and_back_to_all() -> None:
+def test_next_filter__called_repeatedly__goes_through_all_states_and_back_to_all() -> (
+    None
+):
     only, seen = None, list[State | None]()
     for _ in range(len(State) + 1):
         only = next_filter(only)

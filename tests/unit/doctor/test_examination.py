@@ -103,7 +103,7 @@ class Refusal(grpc.RpcError):
         return "connection refused"
 
 
-def test_error_line__is_one_line() -> None:
+def test_error_line__exceptions_of_several_kinds__is_one_line() -> None:
     assert error_line(OSError("a\nb")) == "a"
     assert error_line(KeyError()) == "KeyError"
     assert error_line(Refusal()) == "connection refused"

@@ -20,11 +20,13 @@ ROOM = Room(places=100, share=0.25)
         ({"a": Waits(turn=4000, held=4000), "b": Waits(held=4000)}, 75),
     ],
 )
-def test_left(waiting: dict[str, Waits], left: int) -> None:
+def test_left__jobs_that_wait__take_places_up_to_each_customers_share(
+    waiting: dict[str, Waits], left: int
+) -> None:
     assert ROOM.left(waiting) == left
 
 
-def test_share_of_less_than_one_job__is_one() -> None:
+def test_left__share_of_less_than_one_job__counts_as_one() -> None:
     assert Room(places=2, share=0.1).left({"a": Waits(turn=2)}) == 1
 
 
@@ -50,5 +52,7 @@ def test_largest_customers__two__the_one_with_most_jobs_comes_first() -> None:
         ("not listed", False),
     ],
 )
-def test_is_held(shown: str, held: bool) -> None:
+def test_is_held__state_as_slurm_shows_it__is_true_for_hold_begin_and_dependency(
+    shown: str, held: bool
+) -> None:
     assert is_held(shown) is held

@@ -249,7 +249,7 @@ def test_benchmark_key__of_any_volume_that_a_plan_takes__is_kept(volume: str) ->
 # --- measuring first, measuring after -------------------------------------------------
 
 
-def test_nothing_registered__measured_first_and_registered_when_the_run_has_ended() -> (
+def test_decide__nothing_registered__measures_first_and_registers_after_the_run() -> (
     None
 ):
     found = situation(chain(), benchmarks=with_runs())
@@ -263,7 +263,7 @@ def test_nothing_registered__measured_first_and_registered_when_the_run_has_ende
     assert decide(done).offer == OFFER
 
 
-def test_price_changed__registered_at_once_with_the_old_labels_and_measured_after() -> (
+def test_decide__price_changed__registers_with_the_old_labels_and_measures_after() -> (
     None
 ):
     found = situation(
@@ -302,7 +302,7 @@ def test_price_changed__while_it_cannot_be_registered__is_measured_once() -> Non
     assert run_due(replace(done, prices=Prices(1, 1, 1))) != ""
 
 
-def test_hardware_changed__counts_when_settled_and_measured() -> None:
+def test_hardware_changed__benchmarks_on__counts_when_settled_and_measured() -> None:
     found = situation(
         chain(OFFER), machines=(NODE, BIG), settled=False, benchmarks=with_runs()
     )
@@ -363,7 +363,7 @@ def of_all(*, measured_days_ago: float | None = None, **also: Any) -> Registrati
         ),
     ],
 )
-def test_node_away_while_it_is_measured__what_was_measured_is_not_registered_for_all(
+def test_decide__node_away_while_it_is_measured__results_are_not_registered_for_all(
     change: dict[str, Any], why: str
 ) -> None:
     before = of_all()
@@ -388,7 +388,7 @@ def test_node_away_while_it_is_measured__what_was_measured_is_not_registered_for
     assert decide(done).offer == offer(*ALL, prices=found.prices, cpu="zen")
 
 
-def test_node_away_while_it_is_measured_on_schedule__all_are_measured_then() -> None:
+def test_run_due__node_away_while_measured_on_schedule__all_are_measured_then() -> None:
     found = of_all()
     scheduled = replace(
         found,
@@ -407,7 +407,7 @@ def test_node_away_while_it_is_measured_on_schedule__all_are_measured_then() -> 
     assert run_due(back) == "other nodes work than were measured"
 
 
-def test_node_that_comes_and_goes__is_measured_once_and_its_labels_are_used_again() -> (
+def test_run_due__node_comes_and_goes__is_due_once_and_its_labels_are_used_again() -> (
     None
 ):
     fewer = of_all(measured_days_ago=1, machines=(NODE,))
@@ -426,7 +426,7 @@ def test_node_that_comes_and_goes__is_measured_once_and_its_labels_are_used_agai
     )
 
 
-def test_label_that_was_not_measured_on_these_machines__stays_as_it_was() -> None:
+def test_decide__label_not_measured_on_these_machines__stays_as_it_was() -> None:
     found = of_all(measured_days_ago=1)
     failed = Results({"cpu": "zen"}, stay=frozenset({"compute.gflops"}))
     without = replace(
@@ -463,7 +463,7 @@ LAST, OTHER = (
         ([LAST, replace(OTHER, forced=True)], {"last", "other"}),
     ],
 )
-def test_still_measured__the_last_ones_and_those_of_the_last_days(
+def test_still_measured__completed_runs__are_the_last_and_those_of_the_last_days(
     runs: list[CompletedRun], expected: set[str]
 ) -> None:
     assert still_measured(runs) == expected
@@ -514,7 +514,9 @@ def test_shows_nodes__read_recently_or_not__each_case(
 @pytest.mark.parametrize(
     ("ended_s_ago", "due"), [(None, True), (3600.0, True), (3599.0, False)]
 )
-def test_run_due__schedule(ended_s_ago: float | None, due: bool) -> None:
+def test_run_due__schedule_of_an_hour__is_due_an_hour_after_the_last_run(
+    ended_s_ago: float | None, due: bool
+) -> None:
     benchmarks = with_runs(every_s=3600.0, ended_s_ago=ended_s_ago)
     assert run_due(situation(chain(OFFER), benchmarks=benchmarks)) == (
         "on schedule" if due else ""
@@ -581,7 +583,7 @@ def sent_and(on_offer: OnChainOffers, **memory: Any) -> RegistrationInput:
     )
 
 
-def test_rejected__is_not_registered_again_with_the_same_content() -> None:
+def test_decide__rejected__does_not_register_the_same_content_again() -> None:
     found = sent_and(chain())
     assert standing(found) is RegistrationStatus.REJECTED
     decision = decide(found)
@@ -596,7 +598,7 @@ def test_rejected__is_not_registered_again_with_the_same_content() -> None:
     assert decide(after).action is Action.WAIT, "the first one stays rejected as well"
 
 
-def test_removed_after_approval__is_told_apart_and_not_registered_again() -> None:
+def test_standing__removed_after_approval__is_told_apart_and_turned_down() -> None:
     approved = sent_and(chain(OFFER))
     assert standing(approved) is RegistrationStatus.APPROVED
     removed = told(replace(approved, on_chain=chain()))
@@ -617,7 +619,7 @@ def test_decide__registered_by_another_program_and_removed__does_not_register_ag
     ).turned_down
 
 
-def test_change_turned_down__the_old_one_stays_in_force() -> None:
+def test_standing__change_turned_down__the_old_one_stays_approved() -> None:
     old = offer(prices=DEARER)
     found = sent_and(chain(old), approved=old.digest)
     assert standing(found) is RegistrationStatus.APPROVED
@@ -702,7 +704,7 @@ def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
         (chain(OFFER, None, True), RegistrationStatus.BANNED),
     ],
 )
-def test_standing__as_the_contract_says(
+def test_standing__nothing_sent_by_the_fleet__is_as_the_contract_says(
     on_offer: OnChainOffers, expected: RegistrationStatus
 ) -> None:
     found = told(situation(on_offer))
