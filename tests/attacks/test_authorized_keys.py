@@ -103,7 +103,9 @@ OTHERS = [
 ]
 
 
-def test_customer__is_told_the_key(supervisor: str, certificates: Certificates) -> None:
+def test_authorized_keys__customer__prints_the_key(
+    supervisor: str, certificates: Certificates
+) -> None:
     done = answered("--supervisor", supervisor, "--ca", certificates.ca, CUSTOMER)
     assert (done.status, done.stdout, done.stderr) == (0, KEY, "")
 
@@ -118,7 +120,7 @@ def test_authorized_keys__root_and_system_users__prints_nothing_and_asks_no_serv
     assert (done.status, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_user_who_is_named__is_told_the_key(
+def test_authorized_keys__users_named_by_allow__prints_the_key_for_these_only(
     supervisor: str, certificates: Certificates
 ) -> None:
     named = (
@@ -136,7 +138,7 @@ def test_user_who_is_named__is_told_the_key(
     ] == [KEY, KEY, ""]
 
 
-def test_sshd__lets_the_key_into_customers_accounts_and_the_admins_alone(
+def test_sshd__supervisors_key__is_accepted_for_customers_and_the_admin_only(
     certificates: Certificates,
 ) -> None:
     with (
@@ -170,7 +172,7 @@ def lets_in(ssh: Ssh, name: str) -> bool:
 # --- which supervisor -----------------------------------------------------------------
 
 
-def test_forged_supervisor__is_not_believed_unless_the_operator_wants_that(
+def test_authorized_keys__forged_supervisor__is_believed_only_with_tls_insecure(
     supervisor: str, certificates: Certificates, tmp_path: Path
 ) -> None:
     others = make_certificates(tmp_path)
@@ -183,7 +185,7 @@ def test_forged_supervisor__is_not_believed_unless_the_operator_wants_that(
     )
 
 
-def test_certificate_of_another_host__is_not_believed(
+def test_authorized_keys__certificate_of_another_host__is_not_believed(
     supervisor: str, certificates: Certificates
 ) -> None:
     port = supervisor.rpartition(":")[2]
@@ -199,7 +201,9 @@ def test_certificate_of_another_host__is_not_believed(
     assert "mismatch" in done.stderr
 
 
-def test_plain_text__is_spoken_to_this_machine_alone_and_only_when_told() -> None:
+def test_authorized_keys__plain_text__is_spoken_only_when_told_and_to_this_machine() -> (
+    None
+):
     with serving() as (_, port):
         here = ("--supervisor", f"127.0.0.1:{port}")
         done = run(*here, CUSTOMER)
@@ -289,7 +293,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("act", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "tls"])
-def test_supervisor_that_does_not_answer__sshd_waits_a_second_at_most(
+def test_authorized_keys__supervisor_does_not_answer__fails_within_a_second(
     certificates: Certificates, plain: bool, act: Callable[[socket.socket], None]
 ) -> None:
     def over_tls(connection: socket.socket) -> None:
@@ -307,7 +311,7 @@ def test_supervisor_that_does_not_answer__sshd_waits_a_second_at_most(
     assert took_a_second_at_most(done)
 
 
-def test_supervisor_that_is_away__sshd_waits_a_second_at_most(
+def test_authorized_keys__supervisor_is_away__fails_within_a_second(
     certificates: Certificates,
 ) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
@@ -330,7 +334,9 @@ def test_supervisor_that_is_away__sshd_waits_a_second_at_most(
 
 
 @pytest.mark.quiet_machine
-def test_answers__are_quick(supervisor: str, certificates: Certificates) -> None:
+def test_authorized_keys__19_of_20_calls__take_150_ms_at_most(
+    supervisor: str, certificates: Certificates
+) -> None:
     """95 of 100 logins take 150 ms at most on a quiet machine; on a slow one longer, as
     all programs take longer to start.
     """

@@ -54,7 +54,7 @@ TEST_FILE = """
 import time
 from devgrid.state_folder import private_processes
 
-def test_that_hangs():
+def test_run__hangs__never_ends():
     with private_processes() as processes:
         processes.start("sleeper", ["sleep", "600"])
         with open({folder_file!r}, "w") as file:

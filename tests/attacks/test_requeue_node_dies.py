@@ -71,7 +71,9 @@ def node_is_repaired(grid: Grid, node: str) -> None:
     )
 
 
-def test_slurmd_is_killed__both_runs_are_billed(grid: Grid, customer: Account) -> None:
+def test_requeue__slurmd_is_killed__both_runs_are_billed(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH, minutes=10)
     slurm_id = running(grid, job_id)
     wait_for_seconds(grid, slurm_id, 5)

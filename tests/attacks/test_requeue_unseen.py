@@ -81,7 +81,7 @@ def assert_billed(grid: Grid, job_id: str, slurm_id: int, unsure_s: int = 0) -> 
 
 
 @pytest.mark.chaos  # minutes
-def test_run_and_requeued_while_the_supervisor_was_away__its_own_seconds_are_billed(
+def test_requeue__while_the_supervisor_is_away__both_runs_are_billed(
     grid: Grid, options: GridOptions, customer: Account
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
@@ -120,7 +120,7 @@ def test_run_and_requeued_while_the_supervisor_was_away__its_own_seconds_are_bil
     )
 
 
-def test_node_fails__slurm_requeues_the_job_and_both_runs_are_billed(
+def test_requeue__node_fails__both_runs_are_billed(
     grid: Grid, customer: Account
 ) -> None:
     gate = grid.users.home(customer.address) / "enough"

@@ -37,7 +37,7 @@ def waiting(grid: Grid, customer: Account) -> int:
 
 
 @pytest.mark.parametrize("owners", [1, PLACES])
-def test_filled_with_jobs_that_their_owners_hold__others_are_claimed(
+def test_waiting_room__filled_with_jobs_that_their_owners_hold__others_are_claimed(
     grid: Grid, customer: Account, owners: int
 ) -> None:
     scontrol(grid, "update", "PartitionName=main", "State=DOWN")  # nothing begins

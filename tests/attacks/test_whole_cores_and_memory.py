@@ -61,7 +61,7 @@ def waiting(grid: Grid, customer: Account) -> tuple[str, int]:
 @pytest.mark.parametrize(
     "word", ["ReqThreads=1", *map(in_chaos, ["MinMemoryCPU=0", "MinMemoryNode=0"])]
 )
-def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
+def test_more_than_paid__begun_before_a_look__is_cancelled_with_reason_and_alarm(
     grid: Grid, customer: Account, word: str
 ) -> None:
     job_id, slurm_id = waiting(grid, customer)
@@ -83,7 +83,7 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
 
 
 @pytest.mark.parametrize("word", ["MinMemoryCPU=0", in_chaos("MinMemoryNode=0")])
-def test_all_memory_for_a_job_that_waits__is_put_back(
+def test_more_than_paid__all_memory_for_a_job_that_waits__is_put_back(
     grid: Grid, customer: Account, word: str
 ) -> None:
     job_id, slurm_id = waiting(grid, customer)
@@ -104,7 +104,7 @@ def test_all_memory_for_a_job_that_waits__is_put_back(
     as_customer(grid, customer, "scancel", str(slurm_id))
 
 
-def test_rounded_up_to_whole_cores_by_slurm_itself__is_no_attack(
+def test_more_than_paid__rounded_up_to_whole_cores_by_slurm_itself__is_no_attack(
     grid: Grid, customer: Account
 ) -> None:
     script = "#!/bin/bash\nuntil [ -e ~/size-seen ]; do sleep 0.1; done\nsleep 4\n"

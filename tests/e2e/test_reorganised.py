@@ -52,7 +52,7 @@ def settled(grid: Grid, job_id: str) -> None:
     wait_until(is_settled, f"{job_id} to be settled", 90.0, 0.1)
 
 
-def test_end_lost__is_settled_again_the_same(
+def test_reorganisation__end_lost__is_settled_again_the_same(
     reorganising: Grid, buyer: Account
 ) -> None:
     grid = reorganising
@@ -75,7 +75,7 @@ def test_end_lost__is_settled_again_the_same(
     assert parked(grid) == []
 
 
-def test_claim_lost_while_the_worker_is_down__one_slurm_job_that_ends_right(
+def test_reorganisation__claim_lost_with_the_worker_down__one_slurm_job_ends_right(
     reorganising: Grid, buyer: Account
 ) -> None:
     grid = reorganising

@@ -44,7 +44,9 @@ def test_redis__of_the_chart__is_reached_by_keda_from_its_namespace() -> None:
     ]
 
 
-def test_callbacks__are_reached_from_the_clusters_networks_only() -> None:
+def test_callbacks__of_one_of_three_clusters__are_reached_from_its_networks_only() -> (
+    None
+):
     policy = named("three-clusters", "NetworkPolicy")["grid-north-callbacks"]["spec"]
     (rule,) = policy["ingress"]
     assert [each["ipBlock"]["cidr"] for each in rule["from"]] == [

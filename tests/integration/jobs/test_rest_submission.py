@@ -61,7 +61,7 @@ def rest(site: WorkerContext) -> RestCluster:
     return site.slurm.cluster
 
 
-def test_slurmrestd_killed_before_its_answer__one_job(
+def test_submission__slurmrestd_killed_before_its_answer__makes_one_job(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     assert world.slurmrestd is not None
@@ -86,7 +86,7 @@ def test_slurmrestd_killed_before_its_answer__one_job(
     assert "SubmitOutcomeUnknown" in world.journal(job)
 
 
-def test_slurmrestd_killed_before_slurmctld_answers__one_job(
+def test_submission__slurmrestd_killed_before_slurmctld_answers__makes_one_job(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     assert world.slurmrestd is not None
@@ -117,7 +117,7 @@ def test_slurmrestd_killed_before_slurmctld_answers__one_job(
     assert world.in_slurm(job) == [found.slurm_id]
 
 
-def test_slurmrestd_away__nothing_begins_and_the_job_is_ready(
+def test_submission__slurmrestd_away__does_not_begin_and_the_job_is_ready(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job = world.new_job(site)
@@ -134,7 +134,7 @@ def test_slurmrestd_away__nothing_begins_and_the_job_is_ready(
     assert world.in_slurm(job) == [found.slurm_id]
 
 
-def test_late_token__slurmctld_refuses_it(
+def test_token__arrives_late__is_refused_by_slurmctld(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     """The request arrives when the time of the submission is over, as from a proxy that
@@ -190,7 +190,7 @@ def test_node_is_away__answer_with_error_and_id__is_one_submission(
         world.slurm.run("scontrol", "update", "nodename=node[1-2]", "state=resume")
 
 
-def test_user_without_account__job_of_user_99_is_ended(
+def test_submission__user_without_account__job_of_user_99_is_ended(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job = world.new_job(site, customer=STRANGER)
@@ -223,7 +223,7 @@ def test_renamed_by_its_owner__unclear_submission__is_left_to_the_operator(
         required(found[other])
 
 
-def test_time_limit_and_cancel__over_slurmrestd(
+def test_time_limit_and_cancel__over_slurmrestd__change_the_job_in_slurm(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job = world.new_job(site)
@@ -256,7 +256,7 @@ def test_cancel__another_users_job__runs_on(
     )
 
 
-def test_another_slurms_key__no_answer_counts(
+def test_token__made_with_another_slurms_key__no_answer_counts(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     cluster = rest(site)
@@ -298,7 +298,7 @@ def behind_tls(
     ],
 )
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.END])
-def test_tls_connection_ends_at_a_byte__one_job_and_its_whole_script(
+def test_submission__tls_connection_ends_at_a_byte__one_job_and_its_whole_script(
     world: SubmissionEnv, direction: Direction, at: int, fault: Fault
 ) -> None:
     with behind_tls(world) as (behind, proxy):
@@ -317,7 +317,7 @@ def test_tls_connection_ends_at_a_byte__one_job_and_its_whole_script(
         world.slurm.run("scancel", str(found.slurm_id))
 
 
-def test_tls_certificate_of_another_authority__no_byte_reaches_slurmrestd(
+def test_tls__certificate_of_another_authority__no_byte_reaches_slurmrestd(
     world: SubmissionEnv, tmp_path: Path
 ) -> None:
     with behind_tls(world, make_certificates(tmp_path / "other").ca) as (behind, proxy):

@@ -138,7 +138,7 @@ def test_begin__twice__is_begun_once_with_names_of_its_own(
     )
 
 
-def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(
+def test_start_submission__called_again_or_after_a_cancellation__is_refused(
     benchmarks: BenchmarkStore,
 ) -> None:
     benchmarks.ask("a test")
@@ -228,7 +228,7 @@ def test_measured__is_asked_every_few_seconds__and_reads_the_last_runs_only(
     assert benchmarks.labels() == {"compute.gflops": 3.0}
 
 
-def test_failing__until_the_benchmark_was_measured_or_left_out(
+def test_failing__over_several_runs__names_a_benchmark_until_measured_or_left_out(
     benchmarks: BenchmarkStore,
 ) -> None:
     def run_of(*verdicts: Verdict) -> dict[str, str]:

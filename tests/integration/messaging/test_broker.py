@@ -178,7 +178,7 @@ def test_queues__a_queue_without_a_worker__its_length_is_in_the_ledger(
     assert set(told()) == {queue.value for queue in Queue}
 
 
-def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
+def test_worker__redis_killed_and_started_again__consumes_and_the_logs_are_calm(
     fleet: Fleet,
     engine: Engine,
     processes: Processes,
@@ -227,7 +227,7 @@ def alternate(words: list[str], first: str, second: str) -> bool:
     return turns == [first, second] * (len(turns) // 2)
 
 
-def test_worker_that_answers_pings_and_receives_nothing__ends(
+def test_worker__answers_pings_and_receives_nothing__ends(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
     processes.kill(fleet.find("worker"))
@@ -282,7 +282,7 @@ def test_worker__asked_to_end__its_watchdog_lets_a_running_task_end(
     wait_for_dispatch(engine)
 
 
-def test_redis_stopped_and_continued__worker_consumes(
+def test_worker__redis_stopped_and_continued__consumes(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
     wait_for_dispatch(engine)
@@ -293,7 +293,7 @@ def test_redis_stopped_and_continued__worker_consumes(
     wait_for_dispatch(engine)
 
 
-def test_database_away__one_warning_a_task_and_no_traceback_and_beat_tells_it_once(
+def test_logs__database_away__one_warning_a_task_no_traceback_beat_tells_it_once(
     fleet: Fleet,
     engine: Engine,
     processes: Processes,
@@ -337,7 +337,7 @@ def test_database_away__one_warning_a_task_and_no_traceback_and_beat_tells_it_on
     assert "Traceback" not in (processes.logs / "worker.log").read_text()
 
 
-def test_redis_flushed__worker_consumes(
+def test_worker__redis_flushed__consumes(
     fleet: Fleet, engine: Engine, redis_server: embedded_servers.EmbeddedServer
 ) -> None:
     wait_for_dispatch(engine)

@@ -106,7 +106,9 @@ def test_hold__all_start_at_once__one_is_let_in(engine: Engine) -> None:
     assert sum(text == "" for text in said) == 1
 
 
-def test_release__another_cluster_is_let_in(engine: Engine) -> None:
+def test_release__of_a_wallet_that_was_held__another_cluster_is_let_in(
+    engine: Engine,
+) -> None:
     taken(engine, "first")
     WalletHolders(engine, "first").release()
     assert taken(engine, "second") == ""

@@ -126,7 +126,7 @@ def test_mined__as_many_claims_as_a_batch__the_next_batch_follows_at_once(
     assert tasks == woken
 
 
-def test_vanished__the_same_bytes_are_sent_again(
+def test_vanished__transactions_that_the_node_dropped__same_bytes_are_sent_again(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 2)
@@ -176,7 +176,7 @@ def test_reverted__for_want_of_gas__says_so(
     ]
 
 
-def test_base_fee_jumps__open_transactions_are_signed_again_for_more(
+def test_base_fee_jumps__open_transactions__are_signed_again_for_more(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 3)
@@ -353,7 +353,7 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
     assert fleet.wallet.missing(["never"]) == {"never"}
 
 
-def test_node_takes_no_transaction_for_a_while__all_are_mined_as_they_were_signed(
+def test_node__takes_no_transaction_for_a_while__all_are_mined_as_they_were_signed(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     scheduled_jobs(chain, provider, 3)
@@ -372,7 +372,7 @@ def test_node_takes_no_transaction_for_a_while__all_are_mined_as_they_were_signe
     assert fleet.signatures() == 3
 
 
-def test_fee_above_the_nodes_cap__is_signed_again_when_it_costs_less(
+def test_fee__above_the_nodes_cap__transaction_is_signed_again_when_it_costs_less(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     scheduled_jobs(chain, provider, 1)
@@ -401,7 +401,7 @@ def test_fee_above_the_nodes_cap__is_signed_again_when_it_costs_less(
     assert fleet.signatures() == 2
 
 
-def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_falls(
+def test_base_fee__spikes_beyond_the_balance__same_bytes_are_mined_when_it_falls(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 1)
@@ -480,7 +480,7 @@ def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
     assert fleet.states() == ["MINED"] * 3
 
 
-def test_balance_for_some__those_are_sent(
+def test_balance__enough_for_some__those_are_sent(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 3)
@@ -579,7 +579,7 @@ def foreign(chain: Chain, account: Account) -> None:
     chain.broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])
 
 
-def test_nonce_gap__earlier_ones_go_first(
+def test_nonce_gap__first_transaction_dropped__is_sent_again_and_all_mined(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 3)
@@ -636,7 +636,7 @@ def test_nonce__signed_far_ahead__so_many_are_filled_at_a_time(
     assert nonces == [*range(nonce, nonce + MAX_CERTAIN), nonce + 10**11]
 
 
-def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
+def test_ledger__restored_from_a_backup__goes_on_and_knows_its_own_claims(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     first = scheduled_jobs(chain, provider, 1)
@@ -692,7 +692,7 @@ def test_former_key__open_transaction__is_followed_and_never_signed_again(
     assert later.signatures() == 2
 
 
-def test_two_fleets_on_one_wallet__each_job_is_one_fleets_and_the_operator_is_called(
+def test_two_fleets__on_one_wallet__each_job_is_one_fleets_and_there_is_an_alarm(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     fleets = [ChainHarness.of(chain, provider, engine) for engine in engines]
@@ -740,7 +740,7 @@ def test_two_ledgers__the_same_claim_at_the_same_nonce__is_signed_differently(
     assert len(hashes) == 2
 
 
-def test_500_open__are_followed_in_few_requests(
+def test_follow__600_open_transactions__takes_few_requests(
     chain: Chain, engines: list[Engine]
 ) -> None:
     account = chain.new_account(ether=10_000)
@@ -853,7 +853,7 @@ def test_claims__ever_longer_jobs_among_others__few_run_out_of_gas(
     assert counted["REVERTED"] <= len(jobs) - 1 + 4
 
 
-def test_claims_that_revert_now_and_then__are_no_alarm(
+def test_claims__that_revert_now_and_then__are_no_alarm(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     for _ in range(2):

@@ -61,10 +61,10 @@ def test_tables__of_each_module__are_in_a_golden_file(module: str) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", [name for name in SHOWN if not name.endswith("-wide")])
-def test_output__fits_the_terminal(name: str, width: int) -> None:
+def test_output__at_each_width__fits_the_terminal(name: str, width: int) -> None:
     assert max(map(len, printed(name, width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_list__has_one_line_a_row(name: str) -> None:
+def test_list__at_80_columns__has_one_line_a_row(name: str) -> None:
     assert len(printed(name, 80).splitlines()) == len(LISTS[name][1]) + 1

@@ -13,7 +13,7 @@ SHOWN = dict(
 )
 
 
-def test_file__is_what_the_settings_say() -> None:
+def test_file__as_committed__is_what_the_settings_say() -> None:
     """Stale: `make env-example` writes it."""
     assert env_example.FILE.read_text() == env_example.rendered()
 
@@ -35,7 +35,7 @@ def test_defaults__all_of_them_said__are_those_of_the_program() -> None:
     assert load(environment=said).model_dump() == load(environment={}).model_dump()
 
 
-def test_values_of_the_site__are_well_formed() -> None:
+def test_values_of_the_site__loaded_as_settings__are_well_formed() -> None:
     load(
         environment={
             name.upper(): value for name, value in env_example.SITE_SETTINGS.items()
@@ -43,5 +43,5 @@ def test_values_of_the_site__are_well_formed() -> None:
     )
 
 
-def test_secrets__have_no_line_to_put_them_on() -> None:
+def test_secrets__all_of_them__have_no_line_in_the_file() -> None:
     assert not {name.upper() for name in SECRETS} & SHOWN.keys()

@@ -364,11 +364,6 @@ def test_lists__each_complaint_alarm_and_variable__is_a_finding() -> None:
     )
 
 
-def test_worst__of_none__is_green() -> None:
-    assert worst([]) is GREEN
-    assert worst([Finding("a", SKIPPED, ""), Finding("b", YELLOW, "")]) is YELLOW
-
-
 def test_numbers__of_other_modules__are_the_same_here() -> None:
     from supervisor_tasks.chain.rpc import failover
     from supervisor_tasks.cli import doctor

@@ -196,7 +196,7 @@ def test_left_min__paid_minutes__less_what_earlier_runs_had(
     ("first", "second", "used_up"),
     [(75, 0, False), (75, 44, False), (75, 45, True), (120, 0, True)],
 )
-def test_is_used_up__two_runs_of_two_paid_minutes(
+def test_is_used_up__two_runs_of_two_paid_minutes__is_true_from_120_s_on(
     first: int, second: int, used_up: bool
 ) -> None:
     runs = (

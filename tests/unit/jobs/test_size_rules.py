@@ -15,15 +15,7 @@ from supervisor_tasks.jobs.size_rules import (
     may_be_rounded,
 )
 from supervisor_tasks.slurm.parsers import CommandAnswer
-from supervisor_tasks.slurm.size import (
-    Size,
-    gpu_count,
-    is_whole_memory,
-    memory_per_cpu_limit,
-    request_of,
-    size_of,
-    tres_amounts,
-)
+from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.squeue import listed_jobs
 from tests.support.slurm_samples import DELIMITER, squeue_sample
 
@@ -164,23 +156,6 @@ def test_excesses__all_memory_of_a_node__is_not_rounded_up_by_slurm() -> None:
     assert not may_be_rounded([found])
 
 
-@pytest.mark.parametrize(
-    ("shown", "is_whole"),
-    [
-        ("0", True),
-        ("0M", True),
-        ("50M", False),
-        ("100M", False),
-        ("10G", False),
-        ("", False),
-    ],
-)
-def test_is_whole_memory__as_squeue_shows_it__is_true_only_for_zero(
-    shown: str, is_whole: bool
-) -> None:
-    assert is_whole_memory(shown) == is_whole
-
-
 def test_excesses__more_memory_for_a_cpu_than_the_site_gives__is_more_cpus_of_slurms() -> (
     None
 ):
@@ -205,77 +180,6 @@ def test_excesses__a_site_that_gives_more_itself__compares_what_it_does_not_add(
         "GPUs",
         "Partition",
     ]
-
-
-@pytest.mark.parametrize(
-    ("shown", "gpus"),
-    [
-        ("", 0),
-        ("N/A", 0),
-        ("gres:gpu:1", 1),
-        ("gpu:2", 2),
-        ("gres:gpu", 1),
-        ("gres:gpu:a100:2", 2),
-        ("gres/gpu:h100=4", 4),
-        ("gres/gpu=3", 3),
-        ("gres:gpu:a100:1,gres:gpu:v100:2", 3),
-        ("gres:craynetwork:4", 0),
-        ("cpu=2,gres/gpu=1", 1),
-        ("gpu:2(S:0-1)", 2),
-        ("gres:shard:8", 1),
-        ("gres/shard:a100:8", 1),
-        ("mps:100", 1),
-        ("gres:mps", 1),
-        ("gres:shardlike:8", 0),
-        ("gres:gpu:2,gres:shard:8", 2),
-    ],
-)
-def test_gpu_count__each_form_of_slurm__is_the_number_of_gpus(
-    shown: str, gpus: int
-) -> None:
-    assert gpu_count(shown) == gpus
-
-
-@pytest.mark.parametrize("tres", ["cpu=1,gres/shard=8", "cpu=1,gres/mps:a100=100"])
-def test_size_of__shares_of_gpus__are_a_gpu(tres: str) -> None:
-    assert size_of(1, "", "", "", "", "", "1", tres).gpus == 1
-
-
-def test_tres_amounts__units__are_mb() -> None:
-    assert tres_amounts("cpu=3,mem=62.50G,node=1,billing=3,gres/gpu=1")["mem"] == 64000
-    assert tres_amounts("cpu=3,mem=2T")["mem"] == 2 * 1024 * 1024
-    assert tres_amounts("") == {}
-
-
-@pytest.mark.parametrize(
-    ("config", "partition", "limit_mb"),
-    [
-        ("MaxMemPerNode           = UNLIMITED", "MaxMemPerNode=UNLIMITED", None),
-        ("MaxMemPerCPU            = 2000", "MaxMemPerNode=UNLIMITED", 2000),
-        ("MaxMemPerCPU            = 2000", "DefMemPerCPU=10 MaxMemPerCPU=1000", 1000),
-    ],
-)
-def test_memory_per_cpu_limit__site_and_partition__the_partitions_own_counts(
-    config: str, partition: str, limit_mb: int | None
-) -> None:
-    assert memory_per_cpu_limit(config, partition) == limit_mb
-
-
-def test_request_of__a_job_in_json__of_this_and_of_later_versions() -> None:
-    told = {
-        "tres_req_str": "cpu=6,mem=600M,node=2",
-        "tres_per_task": "gpu:1",
-        "tasks": 2,
-    }
-    assert request_of(told) == request_of(
-        told | {"tasks": {"set": True, "infinite": False, "number": 2}}
-    )
-    assert (
-        request_of(told).cpus,
-        request_of(told).memory_mb,
-        request_of(told).nodes,
-    ) == (6, 600, 2)
-    assert request_of(told).gpus == 2
 
 
 def test_to_take_back__a_reservation__only_while_the_job_waits() -> None:

@@ -179,7 +179,9 @@ def test_due__idle_hour__three_hundred_tasks_at_most(
     assert 200 < sent <= 300
 
 
-def test_heartbeats__come_before_others_take_what_they_tell_for_old() -> None:
+def test_heartbeats__their_intervals__are_shorter_than_the_age_that_counts_as_old() -> (
+    None
+):
     assert 2 * CHECK_EVERY_S < KNOWN_FOR_S
     scan_every_s = RULES["scan"].idle_s
     assert scan_every_s is not None

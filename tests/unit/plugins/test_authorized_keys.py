@@ -39,7 +39,7 @@ def test_keys_in__message_of_the_real_library__is_its_text(text: str) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes__are_a_message_or_an_error(data: bytes) -> None:
+def test_answer__any_bytes__is_a_message_or_an_error(data: bytes) -> None:
     for read in (keys_in, _message):
         try:
             read(data)
@@ -63,7 +63,7 @@ def test_sized__lengths__as_hpack_has_them(length: int, prefix: bytes) -> None:
     assert _sized(b"x" * length) == prefix + b"x" * length
 
 
-def test_proof__is_that_of_the_other_programs(tmp_path: Path) -> None:
+def test_proof__key_file__is_that_of_the_other_programs(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.touch(mode=0o600)
     file.write_text("0123456789abcdef" * 2 + "\n")

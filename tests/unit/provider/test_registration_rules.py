@@ -290,18 +290,6 @@ def test_decide__price_changed__registers_with_the_old_labels_and_measures_after
     assert run_due(done) == ""
 
 
-def test_price_changed__while_it_cannot_be_registered__is_measured_once() -> None:
-    found = situation(
-        chain(OFFER),
-        prices=DEARER,
-        benchmarks=with_runs(),
-        memory=RegistrationRecord(rejected=("x",)),
-    )
-    done = ended(after_asking_for_a_run(found))
-    assert run_due(done) == ""
-    assert run_due(replace(done, prices=Prices(1, 1, 1))) != ""
-
-
 def test_hardware_changed__benchmarks_on__counts_when_settled_and_measured() -> None:
     found = situation(
         chain(OFFER), machines=(NODE, BIG), settled=False, benchmarks=with_runs()
@@ -386,25 +374,6 @@ def test_decide__node_away_while_it_is_measured__results_are_not_registered_for_
     done = ended(after_asking_for_a_run(settled), *ALL, **MEASURED | {"cpu": "zen"})
     assert run_due(done) == ""
     assert decide(done).offer == offer(*ALL, prices=found.prices, cpu="zen")
-
-
-def test_run_due__node_away_while_measured_on_schedule__all_are_measured_then() -> None:
-    found = of_all()
-    scheduled = replace(
-        found,
-        benchmarks=replace(found.benchmarks, every_s=3600.0),
-        machines=(NODE,),
-        settled=False,
-    )
-    assert run_due(scheduled) == "on schedule"
-    done = ended(after_asking_for_a_run(scheduled), NODE, **HALF)
-    back = replace(
-        done,
-        machines=ALL,
-        settled=True,
-        benchmarks=replace(done.benchmarks, ended_s_ago=1.0),
-    )
-    assert run_due(back) == "other nodes work than were measured"
 
 
 def test_run_due__node_comes_and_goes__is_due_once_and_its_labels_are_used_again() -> (
@@ -509,29 +478,6 @@ def test_shows_nodes__read_recently_or_not__each_case(
     looked_s_ago: float | None, shown: bool
 ) -> None:
     assert shows_nodes(looked_s_ago) is shown
-
-
-@pytest.mark.parametrize(
-    ("ended_s_ago", "due"), [(None, True), (3600.0, True), (3599.0, False)]
-)
-def test_run_due__schedule_of_an_hour__is_due_an_hour_after_the_last_run(
-    ended_s_ago: float | None, due: bool
-) -> None:
-    benchmarks = with_runs(every_s=3600.0, ended_s_ago=ended_s_ago)
-    assert run_due(situation(chain(OFFER), benchmarks=benchmarks)) == (
-        "on schedule" if due else ""
-    )
-
-
-def test_run_due__the_operator_asks__unless_benchmarks_are_off_or_one_is_under_way() -> (
-    None
-):
-    found = situation(
-        chain(OFFER), asked_to_measure="new cooling", benchmarks=with_runs()
-    )
-    assert run_due(found) == "new cooling"
-    assert run_due(replace(found, benchmarks=with_runs(under_way=True))) == ""
-    assert run_due(replace(found, benchmarks=MeasuredState(enabled=False))) == ""
 
 
 # --- no nagging -----------------------------------------------------------------------
@@ -787,12 +733,3 @@ def test_decide__what_was_registered_and_is_seen_so__is_not_registered_again(
     turned_down = replace(mined, on_chain=chain(found.on_chain.registered))
     again = decide(told(turned_down))
     assert again.action is not Action.REGISTER or again.offer != decision.offer
-
-
-@given(situations)
-def test_run_due__asked_for__is_not_asked_for_again(found: RegistrationInput) -> None:
-    if run_due(found):
-        assert found.benchmarks.enabled
-        asked = after_asking_for_a_run(found)
-        assert run_due(asked) == ""
-        assert run_due(ended(asked)) == ""

@@ -47,10 +47,8 @@ from supervisor_tasks.reconciliation.snapshot import (
     DiscrepancyKind,
     Snapshot,
     Trace,
-    foreign,
     never_seen,
     pending_and_missing,
-    unexplained,
     unlisted,
 )
 from supervisor_tasks.slurm.parsers import JobRecord
@@ -490,25 +488,6 @@ def test_compare__its_end_came_in_during_the_sweep__the_witness_looks() -> None:
     )
 
 
-def test_compare__another_job_has_the_id__ours_is_missing() -> None:
-    for other in (row(user=STRANGER), row(number=5, submit_s=2000)):
-        assert [
-            job.job_id
-            for job in seeing(known(slurm_submit_s=1000), rows=[other]).missing
-        ] == [name(1)]
-    renamed = row(name="mine", submit_s=1000)
-    assert seeing(known(slurm_submit_s=1000), rows=[renamed]).missing == []
-    requeued = row(submit_s=2000)
-    assert seeing(known(slurm_submit_s=1000), rows=[requeued]).missing == []
-
-
-def test_compare__unseen_job_whose_id_was_reused__is_missing() -> None:
-    first = known(state=State.QUEUED, open=POLLED)
-    assert [job.job_id for job in seeing(first, rows=[row(name=name(2))]).missing] == [
-        name(1)
-    ]
-
-
 def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None:
     """By its script, or by its time where the login node cannot name its user."""
     unnamed = row(user="nobody", comment="none")
@@ -571,19 +550,6 @@ def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() ->
         (),
     )
     assert f"missing {name(1)}" in doubts(empty, find_discrepancies(empty))
-
-
-def test_held_now__job_cannot_be_looked_at__stays_held() -> None:
-    job, before = known(), {name(1): SlurmId(1), name(2): SlurmId(2)}
-    # accounting does not answer
-    away = replace(gone(job, age_s=GRACE_S, slurm={}), confirmed_lookups={})
-    assert held_now(away, find_discrepancies(away), before) == {name(1): SlurmId(1)}
-    blind = replace(away, slurm=None)
-    assert held_now(blind, find_discrepancies(blind), before) == {name(1): SlurmId(1)}
-    lost = gone(job, age_s=GRACE_S)
-    assert held_now(lost, find_discrepancies(lost), before) == {}
-    back = seeing(job, rows=[row()], previous_doubts=away.previous_doubts)
-    assert held_now(back, find_discrepancies(back), before) == {}
 
 
 def test_compare__slurm_forgot_a_new_job__submits_again_only_without_traces() -> None:
@@ -666,59 +632,9 @@ def test_lost_its_memory__few_that_it_had_saved__these_are_held_and_no_more_foll
     ) == (MIN_LOST_JOBS, 5)
 
 
-def test_slurm_lost_state__one_sign_against_it__is_false() -> None:
-    lost = forgetful(8, saved=8)
-    assert replace(lost, slurm={}).slurm_lost_state
-    # accounting has not answered
-    assert not replace(lost, confirmed_lookups={}).slurm_lost_state
-    ended = JobRecord(SlurmId(1), "COMPLETED", 60, 0)
-    assert not replace(
-        lost, confirmed_lookups=dict.fromkeys(lost.confirmed_lookups, ended)
-    ).slurm_lost_state
-    heard = {
-        job_id: replace(job, has_unread_callback=True)
-        for job_id, job in lost.jobs.items()
-    }
-    assert not replace(lost, jobs=heard).slurm_lost_state
-    many = {**lost.jobs, **{name(n): known(n) for n in range(100, 200)}}
-    rows = {SlurmId(n): row(n, number=n) for n in range(100, 200)}
-    # less than a tenth
-    assert not replace(lost, jobs=many, slurm=rows).slurm_lost_state
-
-
-def test_slurm_lost_state__none_listed_but_ids_go_on__is_not_lost_for_a_few_jobs() -> (
-    None
-):
-    last = forgetful(2, saved=2, slurm={})
-    assert replace(last, first_job_id=2).slurm_lost_state  # the second job had that id
-    gone_on = replace(last, first_job_id=3)
-    assert not gone_on.slurm_lost_state
-    assert not last.slurm_lost_state  # the first id is not known, as over slurmrestd
+def test_compare__none_listed_but_ids_go_on__is_left_to_the_operator() -> None:
+    gone_on = forgetful(2, saved=2, slurm={}, first_job_id=3)
     assert {kind for kind, _ in found(gone_on)} == {DiscrepancyKind.NEEDS_OPERATOR}
-    assert forgetful(
-        MIN_LOST_JOBS + 1, saved=MIN_LOST_JOBS + 1, slurm={}, first_job_id=100
-    ).slurm_lost_state
-
-
-def test_knows_all_it_had_saved__not_looked_up_or_some_missing__is_false() -> None:
-    view = forgetful(8, saved=0)
-    assert view.knows_all_it_had_saved
-    # others were asked for first
-    assert not replace(view, persisted_by_slurm=None).knows_all_it_had_saved
-    assert not forgetful(8, saved=1).knows_all_it_had_saved
-    assert not replace(view, slurm=None).knows_all_it_had_saved
-
-
-def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None:
-    suspects = {f"missing {name(1)}": 500.0, f"reassigned_on_chain {name(2)}": 400.0}
-    blind = seeing(known(1), known(2), previous_doubts=suspects, slurm=None, chain=None)
-    assert doubts(blind, find_discrepancies(blind)) == suspects
-    unanswered = seeing(known(1), rows=[row(99)], previous_doubts=suspects)
-    assert doubts(unanswered, find_discrepancies(unanswered)) == {
-        f"missing {name(1)}": 500.0
-    }
-    seen = seeing(known(1), known(2), rows=[row(1), row(2)], previous_doubts=suspects)
-    assert doubts(seen, find_discrepancies(seen)) == {}
 
 
 SETTLED: dict[str, Any] = {
@@ -914,27 +830,16 @@ def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone
     assert find_discrepancies(replace(view, chain=None)) == []
 
 
-def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job() -> (
-    None
-):
-    rows = [
-        row(7, number=7),
-        row(8, number=8, user=STRANGER),
-        row(9, number=9, has_script=False),
-        row(10, "CANCELLED", number=10),
-        row(11, "FAILED", number=11),
-        row(12, number=12),
-    ]
-    view = seeing(
-        known(12), rows=rows, claims={name(1): CLAIM}, chain={name(1): standing()}
+def test_compare__never_seen_and_renamed__has_the_id_that_its_history_shows() -> None:
+    renamed = seeing(
+        rows=[row(7, number=7)],
+        claims={name(1): CLAIM},
+        chain={name(1): standing()},
+        historical_matches={name(1): SlurmId(7)},
     )
-    assert [job.slurm_id for job in unexplained(view)] == [7, 11]
-    assert unexplained(replace(view, claims={})) == []
-    renamed = replace(view, historical_matches={name(1): SlurmId(7)})
     assert [
         finding.slurm_id
-        for finding in find_discrepancies(renamed)
-        if finding.kind is DiscrepancyKind.NEVER_SEEN
+        for finding in of_kind(find_discrepancies(renamed), DiscrepancyKind.NEVER_SEEN)
     ] == [7]
 
 
@@ -1151,42 +1056,3 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
         finding.events == (EffectMissing(EffectKind.POLL_SLURM),)
         for finding in findings
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_foreign"),
-    [
-        ({}, False),  # the ledger's own
-        ({"user": STRANGER, "name": "other"}, True),
-        ({"name": "other", "submit_s": 99}, False),  # renamed and requeued
-        ({"slurm_id": SlurmId(4), "name": name(4)}, False),  # settled, under its name
-        # the id of a settled job, given again to a job of the same customer
-        ({"slurm_id": SlurmId(4), "name": "other", "submit_s": 99}, True),
-        ({"slurm_id": SlurmId(2)}, True),
-        ({"slurm_id": SlurmId(2), "user": STRANGER}, True),
-        ({"slurm_id": SlurmId(2), "user": "alice"}, False),
-        (
-            {
-                "slurm_id": SlurmId(2),
-                "record": JobRecord(SlurmId(2), "COMPLETED", 60, 0),
-            },
-            False,
-        ),
-        ({"slurm_id": SlurmId(2), "name": name(3)}, False),  # which is being submitted
-        ({"slurm_id": SlurmId(2), "name": name(3), "user": STRANGER}, True),
-        ({"slurm_id": SlurmId(2), "comment": "supervisor elsewhere:1"}, True),
-    ],
-)
-def test_foreign__job_of_a_customer__is_found_if_nothing_explains_it(
-    changes: dict[str, Any], is_foreign: bool
-) -> None:
-    listed = replace(row(), **({"user": CUSTOMER} | changes))
-    jobs = {
-        name(1): known(),
-        name(3): known(3, State.SUBMITTING, slurm_id=None),
-        name(4): known(4, State.SETTLED, slurm_id=SlurmId(4)),
-    }
-    view = Snapshot(
-        provider=US, comment=MARK, jobs=jobs, slurm={listed.slurm_id: listed}
-    )
-    assert bool(foreign(view)) is is_foreign

@@ -1,5 +1,5 @@
-"""What SLURM, or a ledger from a backup, does not know any more: who ends a hold, and
-what is not submitted.
+"""What SLURM, or a ledger from a backup, does not know any more: which start of SLURM is
+new, and what is not submitted.
 """
 
 import pytest
@@ -9,7 +9,6 @@ from supervisor_tasks.jobs.events import ChainStatusObserved, Event, ScriptFetch
 from supervisor_tasks.jobs.find_submission import require_never_ran
 from supervisor_tasks.jobs.model import ChainStatus, Job, State
 from supervisor_tasks.jobs.state_machine import advance
-from supervisor_tasks.ledger.alarms import STATE_LOST, is_hold_of_sweep
 from supervisor_tasks.ledger.facts import SlurmStart
 from supervisor_tasks.monitoring.cluster_guard import (
     JUST_STARTED_S,
@@ -21,13 +20,6 @@ from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import CommandAnswer, next_id
 from tests.unit.jobs.test_model import CLAIM
 from tests.unit.slurm.test_parsers import recorded
-
-
-def test_lifts__the_sweeps_own_hold__and_not_the_operators() -> None:
-    assert is_hold_of_sweep(f"{STATE_LOST} 5 jobs that it had saved")
-    assert not is_hold_of_sweep("the operator")
-    assert not is_hold_of_sweep("")
-    assert not is_hold_of_sweep(None)
 
 
 def test_is_unrecorded_start__a_new_start__or_one_whose_silence_is_not_known() -> None:

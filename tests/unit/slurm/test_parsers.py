@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.jobs.model import ChainStatus, SlurmId
-from supervisor_tasks.slurm.job_states import Phase, end, phase
+from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     AnswerNotUnderstoodError,
@@ -521,35 +521,6 @@ def test_wait_status__either_form__is_the_raw_status(shown: str, raw: int) -> No
     assert wait_status(shown) == raw
 
 
-# JOB STATE CODES of squeue(1), SLURM 22.05 to 25.11
-STATES = {
-    Phase.WAITING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD POWER_UP_NODE EXPEDITING",
-    Phase.RUNNING: "RUNNING SUSPENDED STOPPED RESIZING SIGNALING STAGE_OUT",
-    Phase.ENDED: "COMPLETED FAILED TIMEOUT CANCELLED BOOT_FAIL DEADLINE NODE_FAIL OUT_OF_MEMORY PREEMPTED",
-    Phase.UNKNOWN: "COMPLETING UPDATE_DB LAUNCH_FAILED RECONFIG_FAIL REVOKED",
-}
-NOT_FAILED = {
-    "COMPLETED": ChainStatus.FINISHED,
-    "TIMEOUT": ChainStatus.OUT_OF_CREDITS,
-    "CANCELLED": ChainStatus.CANCELLED,
-}
-
-
-@pytest.mark.parametrize(
-    ("wanted", "state"),
-    [(p, state) for p, states in STATES.items() for state in states.split()],
-)
-def test_phase__every_state_of_squeue__has_its_phase_and_only_ends_have_a_status(
-    wanted: Phase, state: str
-) -> None:
-    assert phase(state) is wanted
-    if wanted is Phase.ENDED:
-        assert end(state).status is NOT_FAILED.get(state, ChainStatus.FAILED)
-    else:
-        with pytest.raises(KeyError):
-            end(state)
-
-
 @pytest.mark.parametrize(
     ("state", "pending"),
     [
@@ -564,10 +535,6 @@ def test_is_pending__of_a_job_that_has_its_nodes__is_false(
     state: str, pending: bool
 ) -> None:
     assert JobRecord(SlurmId(3), state, 0, 0).is_pending is pending
-
-
-def test_phase__never_heard_of__is_unknown_and_never_success() -> None:
-    assert phase("SPLENDID") is Phase.UNKNOWN
 
 
 TEXT = st.text(max_size=200) | st.from_regex(

@@ -140,7 +140,7 @@ def test_written_at__start_up_files_print__is_the_time_of_the_exact_file() -> No
     assert written_at(answer, "0xb.log") is None
 
 
-def test_marked_job__only_our_own_line() -> None:
+def test_job_id_in_header__several_lines__is_read_from_our_own_line_only() -> None:
     assert job_id_in_header(script_header(OURS)) == OURS
     assert [
         job_id_in_header(line)
@@ -148,7 +148,7 @@ def test_marked_job__only_our_own_line() -> None:
     ] == [None] * 4
 
 
-def test_worth_reading__batch_jobs_since_then() -> None:
+def test_batch_jobs_since__listing__has_the_batch_jobs_submitted_since_then() -> None:
     assert {job.slurm_id for job in batch_jobs_since(listing().values(), 0)} == {
         1,
         2,
@@ -167,7 +167,7 @@ def test_worth_reading__batch_jobs_since_then() -> None:
     }
 
 
-def test_was_rejected__only_what_never_ran() -> None:
+def test_was_rejected__failed_jobs__is_true_only_of_what_never_ran() -> None:
     assert was_rejected(JobRecord(SlurmId(1), "FAILED", 0, 256, "BadConstraints"))
     assert not was_rejected(JobRecord(SlurmId(1), "FAILED", 5, 256, "BadConstraints"))
     assert not was_rejected(JobRecord(SlurmId(1), "FAILED", 0, 256, "NonZeroExitCode"))

@@ -22,7 +22,7 @@ def seen(
     return EndpointProbe(answered, chain_id, head, age_s)
 
 
-def test_healths__compared_with_the_best() -> None:
+def test_healths__several_endpoints__are_compared_with_the_best() -> None:
     looks = [
         seen(100),
         seen(100 - BEHIND_BLOCKS),
@@ -66,7 +66,7 @@ FAR = BEHIND_BLOCKS + 1
         ([100 + FAR, 100 + FAR, 100], 0, None),
     ],
 )
-def test_others_head__only_where_two_or_more_are_at_one(
+def test_others_head__each_set_of_heads__is_known_only_where_two_or_more_are_at_one(
     heads: list[int], place: int, others: int | None
 ) -> None:
     assert others_head(place, [seen(head) for head in heads], HERE) == others

@@ -1,0 +1,391 @@
+"""The guard's input, byte by byte, and what its output means; integration/slurm runs
+the guard in real shells.
+"""
+
+import pytest
+
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
+from supervisor_tasks.slurm.guarded_command import (
+    MAX_ANSWER,
+    Answers,
+    AnswerTooLongError,
+    GuardNotBegunError,
+    LoginClock,
+    Order,
+    TooLateError,
+    ask_clock,
+    framed,
+    guard_command,
+    parse_clock,
+)
+from supervisor_tasks.slurm.parsers import CommandAnswer
+
+MARK = "4f1d0c9ab3"
+# what the guard prints when it begins, and after a command on standard error
+BEGUN = f"{MARK}\n".encode()
+
+
+def ended_line(job: int, status: int) -> bytes:
+    """What the guard prints after a command on standard output."""
+    return f"{MARK} {job} {status}\n".encode()
+
+
+class Heard:
+    """Answers, and what was taken from them; the clock shows another time at each
+    reading.
+    """
+
+    def __init__(self, jobs: int = 1) -> None:
+        self.taken = list[tuple[int, CommandAnswer]]()
+        self.now_s = 5.0
+        self.answers = Answers(MARK, jobs, self.take, self.clock)
+
+    def take(self, number: int, answer: CommandAnswer) -> None:
+        self.taken.append((number, answer))
+
+    def clock(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+
+# --- the guard's input ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("orders", "stdin"),
+    [
+        ([], b"MARK\n"),
+        ([Order([], b"")], b"MARK\n0 0\nMARK\n"),
+        ([Order(["sbatch"], b"true\n")], b"MARK\n1 5\nsbatch\ntrue\nMARK\n"),
+        ([Order(["sbatch"], b"true")], b"MARK\n1 4\nsbatch\ntrueMARK\n"),
+        (
+            [Order(["sbatch", "", "a b"], b"\n")],
+            b"MARK\n3 1\nsbatch\n\na b\n\nMARK\n",
+        ),
+        # the bytes of the script are counted, and not its characters
+        (
+            [Order(["é"], "é\n".encode())],
+            b"MARK\n1 3\n\xc3\xa9\n\xc3\xa9\nMARK\n",
+        ),
+        ([Order(["x"], b"\xff\x01")], b"MARK\n1 2\nx\n\xff\x01MARK\n"),
+        (
+            [Order(["a"], b"1\n"), Order(["b", "c"], b"22\n")],
+            b"MARK\n1 2\na\n1\nMARK\n2 3\nb\nc\n22\nMARK\n",
+        ),
+    ],
+    ids=[
+        "no order",
+        "empty order",
+        "one order",
+        "no line feed at the end",
+        "empty word and a space",
+        "two bytes for a letter",
+        "bytes that are no text",
+        "two orders",
+    ],
+)
+def test_framed__each_number_of_orders__has_sizes_words_script_and_mark(
+    orders: list[Order], stdin: bytes
+) -> None:
+    assert framed("MARK", orders) == stdin
+
+
+@pytest.mark.parametrize("delimiter", ["a\nb", "a\0b"])
+def test_framed__delimiter_that_is_more_than_a_line__is_an_error(
+    delimiter: str,
+) -> None:
+    with pytest.raises(ValueError, match="one line"):
+        framed(delimiter, [])
+
+
+def test_order__shown_in_a_log__does_not_show_its_script() -> None:
+    assert repr(Order(["sbatch"], b"secret")) == "Order(argv=['sbatch'])"
+
+
+@pytest.mark.parametrize(
+    ("command", "parameters"),
+    [
+        (guard_command(3, 1_800_000_000), ["guard", "3", "1800000000", "", ""]),
+        (
+            guard_command(1, 5, "/a b/slurm.conf", "/etc/env.sh"),
+            ["guard", "1", "5", "/a b/slurm.conf", "/etc/env.sh"],
+        ),
+        (ask_clock(MARK), ["clock", MARK]),
+    ],
+)
+def test_guard_command__or_ask_clock__runs_a_shell_with_these_parameters(
+    command: list[str], parameters: list[str]
+) -> None:
+    assert command[:2] == ["/bin/sh", "-c"]
+    assert command[3:] == parameters
+
+
+# --- the login node's clock -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("our_s", "login_s"),
+    [(50.0, 1000), (50.9, 1000), (51.0, 1001), (59.99, 1009), (3650.0, 4600)],
+)
+def test_at__each_time_of_ours__is_the_login_nodes_in_whole_seconds_or_earlier(
+    our_s: float, login_s: int
+) -> None:
+    assert LoginClock(1000, our_s=50.0).at(our_s) == login_s
+
+
+@pytest.mark.parametrize(
+    ("clock", "other", "ahead_s"),
+    [
+        (LoginClock(1000, 50.0), LoginClock(1000, 50.0), 0),
+        (LoginClock(1060, 50.0), LoginClock(1000, 50.0), 60),
+        (LoginClock(1060, 50.0), LoginClock(1000, -10.0), 0),
+        (LoginClock(1000, 50.0), LoginClock(1060, 50.0), -60),
+        (LoginClock(1001, 50.0), LoginClock(1000, 49.4), 0),
+        (LoginClock(1001, 50.0), LoginClock(1000, 49.6), 1),
+        (LoginClock(1000, 50.0), LoginClock(1000, 49.4), -1),
+    ],
+)
+def test_ahead_of_s__two_clocks_read_at_any_time__is_rounded_to_seconds(
+    clock: LoginClock, other: LoginClock, ahead_s: int
+) -> None:
+    assert clock.ahead_of_s(other) == ahead_s
+
+
+@pytest.mark.parametrize(
+    ("stdout", "login_s", "slurm_conf"),
+    [
+        (f"{MARK} 1800000000 \n", 1_800_000_000, ""),
+        (f"{MARK} 1800000000 /etc/slurm.conf\n", 1_800_000_000, "/etc/slurm.conf"),
+        (f"{MARK} 1800000000 /a b/slurm.conf\n", 1_800_000_000, "/a b/slurm.conf"),
+        (f"welcome\n{MARK} 7 \nbye\n", 7, ""),
+        (f"welcome{MARK} 7 \n", 7, ""),
+        (f"4f1d0c9ab2 6 \n{MARK} 7 \n", 7, ""),
+        (f"{MARK} 999999999999 \n", 999_999_999_999, ""),
+    ],
+)
+def test_parse_clock__answer_with_a_time__is_the_clock_when_the_answer_came(
+    stdout: str, login_s: int, slurm_conf: str
+) -> None:
+    found = parse_clock(CommandAnswer(0, stdout, ""), MARK, 50.0)
+    assert found == LoginClock(login_s, 50.0, slurm_conf)
+
+
+@pytest.mark.parametrize(
+    "stdout", [f"{MARK} 1000000000000 \n", f"{MARK} -1 \n", f"{MARK} 1.5 \n"]
+)
+def test_parse_clock__answer_without_a_time__names_status_and_complaint(
+    stdout: str,
+) -> None:
+    answer = CommandAnswer(3, stdout, "no date" + "x" * 1000)
+    with pytest.raises(TransientError, match=r"\(status 3\): 'no datex{193}'$"):
+        parse_clock(answer, MARK, 50.0)
+
+
+# --- the guard's output ---------------------------------------------------------------
+
+
+def test_answers__two_commands__each_has_its_output_of_both_streams() -> None:
+    heard = Heard(jobs=2)
+    heard.answers.stderr(b"welcome\n" + BEGUN)
+    heard.answers.stdout(b"welcome\n" + BEGUN + b"12\n" + ended_line(0, 0))
+    assert (heard.taken, heard.answers.waits_for_stderr) == ([], True)
+    heard.answers.stderr(b"slow\n" + BEGUN)
+    assert heard.taken == [(0, CommandAnswer(0, "12\n", "slow\n"))]
+    assert not heard.answers.waits_for_stderr
+    heard.answers.stderr(b"refused" + BEGUN)
+    assert len(heard.taken) == 1
+    heard.answers.stdout(b"no line feed" + ended_line(1, 1))
+    assert heard.taken[1:] == [(1, CommandAnswer(1, "no line feed", "refused"))]
+    assert heard.answers.answered == 2
+
+
+STDOUT = BEGUN + b"12\n" + ended_line(0, 0) + b"13\n" + ended_line(1, 0)
+
+
+@pytest.mark.parametrize("first", range(len(STDOUT) + 1))
+def test_answers__output_in_two_pieces__are_heard_wherever_it_is_cut(
+    first: int,
+) -> None:
+    heard = Heard(jobs=2)
+    heard.answers.stderr(BEGUN * 3)
+    heard.answers.stdout(STDOUT[:first])
+    heard.answers.stdout(STDOUT[first:])
+    assert heard.taken == [
+        (0, CommandAnswer(0, "12\n", "")),
+        (1, CommandAnswer(0, "13\n", "")),
+    ]
+
+
+def test_answers__output_in_single_bytes__are_heard_behind_a_greeting() -> None:
+    heard = Heard(jobs=2)
+    heard.answers.stderr(BEGUN * 3)
+    for byte in b"welcome to the cluster\n" + STDOUT:
+        heard.answers.stdout(bytes([byte]))
+    assert [answer.stdout for _, answer in heard.taken] == ["12\n", "13\n"]
+
+
+def test_answers__several_in_turn__first_s_is_the_time_of_the_first_one() -> None:
+    heard = Heard(jobs=2)
+    heard.answers.stderr(BEGUN * 3)
+    heard.answers.stdout(BEGUN)
+    assert heard.answers.first_s is None
+    heard.answers.stdout(ended_line(0, 0))
+    heard.answers.stdout(ended_line(1, 0))
+    assert heard.answers.first_s == 6.0
+
+
+def test_answers__bytes_that_are_no_text__are_replaced() -> None:
+    heard = Heard()
+    heard.answers.stdout(BEGUN + b"\xff1" + ended_line(0, 255))
+    heard.answers.stderr(BEGUN + b"\xfe2" + BEGUN)
+    assert heard.taken == [(0, CommandAnswer(255, "\ufffd1", "\ufffd2"))]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (ended_line(1, 0), []),
+        (ended_line(0, 1_000_000), []),
+        (f"{MARK} 0\n".encode(), []),
+        (f"{MARK} 0 -1\n".encode(), []),
+        (f"{MARK} 0 0 \n".encode(), []),
+        (f"{MARK} late".encode(), []),
+        (f"{MARK[:-1]} 0 0\n".encode(), []),
+        (ended_line(0, 999_999), [(0, CommandAnswer(999_999, "12\n", ""))]),
+    ],
+    ids=[
+        "the next number",
+        "too many digits",
+        "no status",
+        "a sign",
+        "a space at the end",
+        "no line feed",
+        "part of the mark",
+        "six digits",
+    ],
+)
+def test_answers__line_like_the_guards__is_an_answer_only_if_it_fits(
+    line: bytes, expected: list[tuple[int, CommandAnswer]]
+) -> None:
+    heard = Heard()
+    heard.answers.stderr(BEGUN * 2)
+    heard.answers.stdout(BEGUN + b"12\n" + line)
+    assert heard.taken == expected
+
+
+def test_answers__another_number_comes_first__the_right_one_is_still_heard() -> None:
+    heard = Heard(jobs=2)
+    heard.answers.stderr(BEGUN * 3)
+    heard.answers.stdout(BEGUN + b"x" + ended_line(1, 0) + b"12\n" + ended_line(0, 0))
+    assert heard.taken == [(0, CommandAnswer(0, "12\n", ""))]
+
+
+def test_answers__the_receiver_raises__its_error_is_passed_on() -> None:
+    def refuse(number: int, answer: CommandAnswer) -> None:
+        raise KeyError(number)
+
+    answers = Answers(MARK, 1, refuse, lambda: 0.0)
+    answers.stderr(BEGUN * 2)
+    with pytest.raises(KeyError):
+        answers.stdout(BEGUN + ended_line(0, 0))
+    assert answers.answered == 1
+
+
+def test_answers__as_long_as_is_kept__are_heard_and_one_byte_more_is_unknown() -> None:
+    heard = Heard()
+    heard.answers.stderr(BEGUN * 2)
+    heard.answers.stdout(BEGUN + b"x" * (MAX_ANSWER - 1))
+    heard.answers.stdout(b"x")
+    with pytest.raises(AnswerTooLongError):
+        heard.answers.stdout(b"x")
+    whole = Heard()
+    whole.answers.stderr(BEGUN * 2)
+    whole.answers.stdout(BEGUN + b"x" * MAX_ANSWER + ended_line(0, 0))
+    assert len(whole.taken[0][1].stdout) == MAX_ANSWER
+
+
+def test_answers__start_up_file_prints_without_end__are_unknown() -> None:
+    heard = Heard()
+    heard.answers.stdout(b"x" * MAX_ANSWER)
+    with pytest.raises(AnswerTooLongError):
+        heard.answers.stdout(b"x")
+
+
+@pytest.mark.parametrize(
+    ("stdout", "status", "kind", "said", "came_late"),
+    [
+        (
+            BEGUN + f"{MARK} cut\n".encode(),
+            0,
+            TransientError,
+            "not arrive whole",
+            False,
+        ),
+        (BEGUN + f"{MARK} late\n".encode(), 0, TooLateError, "more than 10 s", True),
+        (b"", 127, GuardNotBegunError, r"\(status 127\): 'no sh", False),
+        (b"welcome\n", 126, GuardNotBegunError, r"\(status 126\): 'no sh", False),
+        (b"", 0, OutcomeUnknownError, r"\(status 0\): 'no sh", False),
+        (b"", 125, OutcomeUnknownError, r"\(status 125\)", False),
+        (b"", 128, OutcomeUnknownError, r"\(status 128\)", False),
+        (BEGUN, 127, OutcomeUnknownError, r"\(status 127\)", False),
+        (BEGUN + b"12\n", 255, OutcomeUnknownError, r"\(status 255\)", False),
+    ],
+    ids=[
+        "the input was cut",
+        "it came late",
+        "no program",
+        "no program after a greeting",
+        "no beginning and no error",
+        "125 can be any program's",
+        "128 can be any program's",
+        "begun, and 127 is the command's",
+        "cut off while it ran",
+    ],
+)
+def test_ended__no_command_has_an_answer__says_whether_one_may_have_run(
+    stdout: bytes, status: int, kind: type[SupervisorError], said: str, came_late: bool
+) -> None:
+    heard = Heard()
+    heard.answers.stdout(stdout)
+    heard.answers.stderr(b"no sh\n")
+    rest = heard.answers.ended(status)
+    assert type(rest) is kind
+    with pytest.raises(kind, match=said):
+        raise rest
+    assert heard.answers.came_late is came_late
+    assert (heard.taken, heard.answers.answered) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"), [("cut", TransientError), ("late", TooLateError)]
+)
+def test_ended__one_of_two_has_its_answer__is_about_the_other_one(
+    end: str, kind: type[SupervisorError]
+) -> None:
+    heard = Heard(jobs=2)
+    heard.answers.stdout(BEGUN + ended_line(0, 0) + f"{MARK} {end}\n".encode())
+    heard.answers.stderr(BEGUN * 2)
+    assert type(heard.answers.ended(0)) is kind
+    assert not heard.answers.came_late
+    assert heard.answers.answered == 1
+
+
+@pytest.mark.parametrize(
+    ("stderr", "complaints"),
+    [(b"", ["", ""]), (b"lost", ["lost", "lost"]), (BEGUN + b"a", ["a", "a"])],
+    ids=["closed", "without a mark", "closed after the beginning"],
+)
+def test_ended__standard_error_is_not_whole__passes_on_the_answers_all_the_same(
+    stderr: bytes, complaints: list[str]
+) -> None:
+    heard = Heard(jobs=2)
+    heard.answers.stdout(
+        BEGUN + b"12\n" + ended_line(0, 0) + b"13\n" + ended_line(1, 1)
+    )
+    heard.answers.stderr(stderr)
+    assert heard.taken == []
+    heard.answers.ended(0)
+    assert heard.taken == [
+        (0, CommandAnswer(0, "12\n", complaints[0])),
+        (1, CommandAnswer(1, "13\n", complaints[1])),
+    ]
