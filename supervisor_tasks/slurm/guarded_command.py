@@ -309,6 +309,7 @@ class Answers:
         if found:
             self._begun = True
             self._stdout = rest
+            self._searched = 0  # it was a place in what came before
 
     def _answer_pattern(self) -> re.Pattern[bytes]:
         digits = rf"\d{{1,{MAX_DIGITS}}}"

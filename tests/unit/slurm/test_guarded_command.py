@@ -199,7 +199,8 @@ def test_answers__two_commands__each_has_its_output_of_both_streams() -> None:
     assert heard.answers.answered == 2
 
 
-STDOUT = BEGUN + b"12\n" + ended_line(0, 0) + b"13\n" + ended_line(1, 0)
+GREETING = b"welcome to the cluster\n" * 4
+STDOUT = GREETING + BEGUN + b"12\n" + ended_line(0, 0) + b"13\n" + ended_line(1, 0)
 
 
 @pytest.mark.parametrize("first", range(len(STDOUT) + 1))
@@ -219,7 +220,7 @@ def test_answers__output_in_two_pieces__are_heard_wherever_it_is_cut(
 def test_answers__output_in_single_bytes__are_heard_behind_a_greeting() -> None:
     heard = Heard(jobs=2)
     heard.answers.stderr(BEGUN * 3)
-    for byte in b"welcome to the cluster\n" + STDOUT:
+    for byte in STDOUT:
         heard.answers.stdout(bytes([byte]))
     assert [answer.stdout for _, answer in heard.taken] == ["12\n", "13\n"]
 
