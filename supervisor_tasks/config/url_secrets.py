@@ -93,12 +93,12 @@ def forms_of(secret: str) -> list[str]:
 
 
 def passwords_in(url: str) -> list[str]:
-    """Return the password in a URL, as written and decoded."""
-    found = re.search(r"://[^:/@]*:(\S+)@|[?&]password=([^&\s]+)", url)
-    if found is None:
-        return []
-    written = found[1] or found[2]
-    return [written, unquote(written)]
+    """Return the passwords in a URL, each as written and decoded."""
+    written = [
+        *re.findall(r"://[^:/@]*:(\S+)@", url),
+        *re.findall(r"[?&](?:ssl)?password=([^&\s]+)", url),
+    ]
+    return [text for password in written for text in (password, unquote(password))]
 
 
 def without_password(name: str, text: str) -> str:

@@ -155,6 +155,10 @@ def test_forms_of__key_file__has_its_base64_and_each_line_of_the_key() -> None:
         ("amqp://user:a@b@h", ["a@b", "a@b"]),
         ("postgresql://u@h/d?password=a%20b", ["a%20b", "a b"]),
         ("postgresql://h/d?x=1&password=secret&y=2", ["secret", "secret"]),
+        (
+            "postgresql://u:one@h/d?password=two&sslpassword=th%20ree",
+            ["one", "one", "two", "two", "th%20ree", "th ree"],
+        ),
         ("redis://h:6379/0", []),
         ("redis://user@h:6379/0", []),
         ("http://h/rpc:a@b", []),
@@ -162,7 +166,7 @@ def test_forms_of__key_file__has_its_base64_and_each_line_of_the_key() -> None:
         ("", []),
     ],
 )
-def test_passwords_in__each_url__is_the_password_as_written_and_decoded(
+def test_passwords_in__each_url__are_the_passwords_as_written_and_decoded(
     url: str, found: list[str]
 ) -> None:
     assert passwords_in(url) == found
