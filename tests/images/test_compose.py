@@ -333,11 +333,13 @@ def restored(stack: Stack, grid: Grid, customer: Account) -> None:
     backups.mkdir()
     export = f"export BACKUPS={shlex.quote(str(backups))}\n"
     stack.follow(export + EACH_NIGHT)
+    assert [dump.suffix for dump in backups.iterdir()] == [".dump"]
     after = settled(grid, customer)
     stack.follow(export + RESTORE)
     stack.wait_for_health(*FLEET)
     url = (stack.folder / "secrets" / "database_url").read_text()
     assert re.search(r"/restored_\d+t\d+$", url)
+    stack.follow(export + EACH_NIGHT)  # of the restored database
     wait_until(
         lambda: after in in_beat(stack, "job list --state settled -o name"),
         "the restored ledger to know a job that ran after the dump",
