@@ -198,7 +198,12 @@ def test_worker__redis_killed_and_started_again__consumes_and_the_logs_are_calm(
         own = {name: loud(processes, name)[lines:] for name, lines in before.items()}
         return LOST in own["worker"] and all(AWAY in lines for lines in own.values())
 
-    wait_until(noticed, "worker and beat to notice", WITHIN_S, 0.1)
+    try:
+        wait_until(noticed, "worker and beat to notice", WITHIN_S, 0.1)
+    except TimeoutError as error:
+        for name in before:
+            error.add_note(f"{name}: {entries(processes, name)[-20:]}")
+        raise
     pass_s(engine, TRIES_S)
     # The consumer and what sends messages notice it in threads of their own: either may
     # be first.
