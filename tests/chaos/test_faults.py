@@ -17,7 +17,7 @@ from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import journal, rows, wait_for_end
+from tests.support.watching import journal, rows, slurm_log_lines, wait_for_end
 
 LASTS_S = 2.0
 LONG_S = 10.0
@@ -90,10 +90,6 @@ def log_lines(grid: Grid, found: list[str]) -> Iterator[str]:
     """The journals, and the lines of slurmctld's and the nodes' logs, of the jobs that
     these violations name.
     """
-    logs = [
-        path.read_text(errors="replace")
-        for path in sorted((grid.folder / "slurm").glob("slurm*.log"))
-    ]
     for job_id in sorted(set(re.findall(r"0x[0-9a-f]{64}", "\n".join(found)))):
         yield f"{job_id}: {' '.join(journal(grid, job_id))}"
         for row in rows(
@@ -101,10 +97,7 @@ def log_lines(grid: Grid, found: list[str]) -> Iterator[str]:
             "SELECT DISTINCT slurm_id FROM callbacks WHERE job_id = :id",
             id=job_id,
         ):
-            of_job = re.compile(rf"\bjob(?:_?id)?[= ]{row.slurm_id}\b", re.IGNORECASE)
-            yield from (
-                line for log in logs for line in log.splitlines() if of_job.search(line)
-            )
+            yield from slurm_log_lines(grid, row.slurm_id)
 
 
 @pytest.mark.timeout(600)

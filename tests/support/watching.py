@@ -1,14 +1,18 @@
 """Reads the state of a grid: the contract, SLURM's own records, the ledger."""
 
 import atexit
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from devgrid.chain.model import ChainJob
 from devgrid.cluster.slurm import Slurm
@@ -19,6 +23,9 @@ from supervisor_tasks.jobs.model import ChainStatus
 
 # a process may stand still between the check of a connection and its use
 IDLE_MS = 3_000
+OPEN_EFFECTS = """
+    SELECT kind, attempts, parked_at, due_at, lease_until, last_error FROM effects
+    WHERE job_id = :id AND done_at IS NULL"""
 
 
 def slurm_of(grid: Grid) -> Slurm:
@@ -58,11 +65,8 @@ def wait_for(
             0.05,
         )
     except TimeoutError as error:
-        # fleet: `supervisor run`
-        files = [grid.folder / "log" / name for name in ("worker.log", "fleet.log")]
-        log = "\n".join(tail(file, 30) for file in files if file.exists())
         raise AssertionError(
-            f"{error}; is {grid.chain.job(job_id)}\nevents: {journal(grid, job_id)}\n{log}"
+            f"{error}; is {grid.chain.job(job_id)}\n{evidence_of(grid, job_id)}"
         ) from error
     return grid.chain.job(job_id)
 
@@ -129,3 +133,77 @@ def parked(grid: Grid) -> list[Any]:
     return rows(
         grid, "SELECT job_id, kind, last_error FROM effects WHERE parked_at IS NOT NULL"
     )
+
+
+def evidence_of(grid: Grid, job_id: str) -> str:
+    """What is known of a job that has not done what a test waits for. A part that
+    cannot be read is named with its error, so that it does not hide the others.
+    """
+    # fleet: `supervisor run`
+    files = [grid.folder / "log" / name for name in ("worker.log", "fleet.log")]
+    return "\n".join(
+        [
+            _read("events", lambda: " ".join(journal(grid, job_id))),
+            _read("effects", lambda: str(rows(grid, OPEN_EFFECTS, id=job_id))),
+            *(
+                _read(f"SLURM's job {slurm_id}", partial(_in_slurm, grid, slurm_id))
+                for slurm_id in slurm_ids(grid, job_id)
+            ),
+            *(
+                line
+                for file in files
+                if file.exists()
+                for line in (
+                    *_lines_with(re.compile(job_id), file),
+                    f"the last lines of {file.name}:",
+                    tail(file, 30),
+                )
+            ),
+        ]
+    )
+
+
+def slurm_log_lines(grid: Grid, slurm_id: int) -> list[str]:
+    """What slurmctld and the nodes logged of a job."""
+    of_job = re.compile(rf"\bjob(?:_?id)?[= ]{slurm_id}\b", re.IGNORECASE)
+    files = sorted((grid.folder / "slurm").glob("slurm*.log"))
+    return [line for file in files for line in _lines_with(of_job, file)]
+
+
+def _read(name: str, read: Callable[[], str]) -> str:
+    try:
+        return f"{name}: {read()}"
+    # a fleet with servers of its own leaves the grid's ledger without tables
+    except (SQLAlchemyError, OSError, psutil.Error) as error:
+        return f"{name}: not readable: {str(error).splitlines()[0]}"
+
+
+def _in_slurm(grid: Grid, slurm_id: int) -> str:
+    """SLURM's record of a job, its processes on the node with what each thread waits
+    for in the kernel, and the lines that the daemons logged.
+    """
+    record = slurm_of(grid).run("scontrol", "show", "job", str(slurm_id)).stdout
+    processes = [
+        _read(str(member), partial(_waits_for, member.pid))
+        for process in psutil.process_iter()
+        for member in _step(process, slurm_id)
+    ]
+    return "\n".join([record.strip(), *processes, *slurm_log_lines(grid, slurm_id)])
+
+
+def _step(process: psutil.Process, slurm_id: int) -> list[psutil.Process]:
+    """The process and its descendants, if it is a node's process for the job."""
+    with suppress(psutil.Error):  # it ends just now
+        if " ".join(process.cmdline()).startswith(f"slurmstepd: [{slurm_id}."):
+            return [process, *process.children(recursive=True)]
+    return []
+
+
+def _waits_for(pid: int) -> str:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return " ".join(f"{task.name}: {(task / 'wchan').read_text()}" for task in tasks)
+
+
+def _lines_with(pattern: re.Pattern[str], file: Path) -> list[str]:
+    lines = file.read_text(errors="replace").splitlines()
+    return [line for line in lines if pattern.search(line)]
