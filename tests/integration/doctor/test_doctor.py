@@ -93,17 +93,16 @@ def environment(port: int, tmp_path: Path) -> Mapping[str, str]:
     }
 
 
-def doctor(
+def run(
     environment: Mapping[str, str], *words: str
 ) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Run the command in a process of its own; how long that took, with its start."""
-    argv = [
-        sys.executable,
-        "-m",
-        "supervisor_tasks.cli",
-        "doctor",
-        *words,
-    ]
+    """Run `supervisor` in a process of its own; how long that took, with its start.
+
+    It gives up waiting for a silent server, and what waits there ends later. If the
+    server ends in between, Python leaves a socket open: wrap_socket of 3.11 does not
+    close it where the connection was reset before the handshake.
+    """
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
     begun_s = time.monotonic()
     done = subprocess.run(
         argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True
@@ -115,7 +114,7 @@ def doctor(
 def test_doctor__everything_is_away__names_each_within_10_s(
     environment: Mapping[str, str],
 ) -> None:
-    took_s, done = doctor(environment, "--json")
+    took_s, done = run(environment, "doctor", "--json")
     assert took_s < deadline(MAX_WAIT_S)
     assert done.returncode == 1, done.stderr
     found = {row["name"]: row for row in json.loads(done.stdout)}
@@ -156,7 +155,7 @@ def test_doctor__everything_is_away__names_each_within_10_s(
 def test_doctor__as_a_table__prints_only_the_ledger_beside_it(
     environment: Mapping[str, str],
 ) -> None:
-    _, done = doctor(environment)
+    _, done = run(environment, "doctor")
     assert done.returncode == 1
     assert done.stderr.startswith("here@")
     assert done.stderr.count("\n") == 1
@@ -180,8 +179,8 @@ TRIED = {
 def test_config_check__of_each_process__tries_what_it_works_with(
     environment: Mapping[str, str], process: str
 ) -> None:
-    tried = supervisor("config", "check", process, "-o", "json", env=environment)
-    assert tried.exit_code == 1, tried.output
+    _, tried = run(environment, "config", "check", process, "-o", "json")
+    assert tried.returncode == 1, tried.stderr
     found = {row["name"]: row["level"] for row in json.loads(tried.stdout)}
     assert found == TRIED[process]
 
@@ -212,8 +211,8 @@ def test_config_check__servers_are_away__is_status_1_and_wrong_form_2(
 ) -> None:
     good = supervisor("config", "check", "beat", "--form-only", env=environment)
     assert good.exit_code == 0, good.output
-    tried = supervisor("config", "check", "beat", "-o", "json", env=environment)
-    assert tried.exit_code == 1
+    _, tried = run(environment, "config", "check", "beat", "-o", "json")
+    assert tried.returncode == 1, tried.stderr
     assert {row["name"]: row["level"] for row in json.loads(tried.stdout)} == {
         "database": "red",
         "migrations": "not tried",
