@@ -38,7 +38,7 @@ def unconfirmed_transactions(
 ) -> set[str]:
     """The hashes of the transactions whose events no second endpoint shows; empty when
     there is only one endpoint. Each endpoint gets one request for all transactions
-    together.
+    together, or for the first ones, if there are more than it may be asked about.
     """
     wanted = _by_transaction(happened)
     endpoints = contract.rpc
@@ -46,7 +46,8 @@ def unconfirmed_transactions(
         return set()
     if not wanted:
         return set()
-    shown = _shown_by_endpoints(contract, endpoints, sorted(wanted))
+    asked = list(wanted)[: endpoints.most_asked]
+    shown = _shown_by_endpoints(contract, endpoints, asked)
     missing = {
         tx_hash
         for tx_hash in wanted
@@ -56,8 +57,8 @@ def unconfirmed_transactions(
         if missing and endpoints.alone_for_s() > PATIENCE_S:
             return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
         return missing
-    if missing:
-        _update_disagreement(ledger, missing, wanted, shown)
+    if doubted := missing.intersection(asked):
+        _update_disagreement(ledger, doubted, wanted, shown)
     else:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
     return missing

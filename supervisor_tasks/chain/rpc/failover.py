@@ -50,6 +50,8 @@ MENDED_S = 90.0
 MEMORY_S = 60.0
 AGREEING = 2  # endpoints that must show what costs money if it is false
 PATIENCE_S = 30.0  # with endpoints that do not answer; then one alone is believed
+MOST_ASKED = 200  # calls that every endpoint is asked at once
+FEW_ASKED = 5  # after a failure: no rate limit of a node refuses so few for long
 
 
 class Health(StrEnum):
@@ -283,6 +285,7 @@ class Endpoints(Rpc):
         ]
         # the answer of a second endpoint to what `each` asks
         self._second_answer = Unanswered()
+        self._most_asked = MOST_ASKED
 
     def health(self) -> dict[str, Health]:
         """The health of each endpoint, by its name: what may be shown of its URL, and
@@ -333,9 +336,21 @@ class Endpoints(Rpc):
                 by_name[endpoint.name] = its_answers
         if len(by_name) > 1:
             self._second_answer.answered()
+            self._most_asked = min(2 * self._most_asked, MOST_ASKED)
         else:
             self._second_answer.failed()
+            self._most_asked = FEW_ASKED
         return by_name
+
+    @property
+    def most_asked(self) -> int:
+        """How many calls to give to `each`. They are few after a question without a
+        second answer: a lying endpoint can invent so many transactions that an honest
+        one refuses the question because of its rate limit, and would count as away.
+        """
+        if self.alone_for_s() > PATIENCE_S:
+            return MOST_ASKED
+        return self._most_asked
 
     def measure_by(self, now_s: Callable[[], float]) -> None:
         """Measure the time without answers with another clock."""
