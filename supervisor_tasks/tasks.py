@@ -10,7 +10,6 @@ from celery import Task, shared_task
 
 from supervisor_tasks.accounts.sync import make_accounts
 from supervisor_tasks.benchmarking.runner import benchmark
-from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
@@ -36,28 +35,20 @@ log = structlog.get_logger()
 
 Workflow = Callable[..., None]  # takes the context, then the task's arguments
 
-
-def batch(kind: EffectKind) -> Workflow:
-    """Carry out all due effects of one kind (jobs/batch_policies.py says by which
-    function).
-    """
-
-    def run(_: WorkerContext) -> None:
-        current_worker().batches[kind].run(goes_on)
-
-    return run
-
-
+# A batch carries out all due effects of one kind: jobs/batch_policies.py says by which
+# function.
 WORKFLOWS: dict[str, Workflow] = {
     # the life of a job
     "claim": claim,
-    "fetch": batch(EffectKind.FETCH),
-    "submit": batch(EffectKind.SUBMIT),
+    "fetch": lambda _: current_worker().batches[EffectKind.FETCH].run(goes_on),
+    "submit": lambda _: current_worker().batches[EffectKind.SUBMIT].run(goes_on),
     "poll_jobs": poll_jobs,
-    "top_up": batch(EffectKind.TOP_UP),
-    "cancel": batch(EffectKind.CANCEL),
+    "top_up": lambda _: current_worker().batches[EffectKind.TOP_UP].run(goes_on),
+    "cancel": lambda _: current_worker().batches[EffectKind.CANCEL].run(goes_on),
     "report": report,
-    "notify_customer": batch(EffectKind.NOTIFY_CUSTOMER),
+    "notify_customer": lambda _: (
+        current_worker().batches[EffectKind.NOTIFY_CUSTOMER].run(goes_on)
+    ),
     # the chain
     "scan": scan,
     "collect_receipts": collect_receipts,

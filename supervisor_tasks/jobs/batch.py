@@ -51,6 +51,18 @@ class _Ended:
 _Item = EffectOutcome | Start | _Ended | None  # None: look again
 
 
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """Items that are recorded together: the first outcome of each effect that has none
+    yet, the starts, and the groups that have ended.
+    """
+
+    items: Sequence[_Item]
+    outcomes: Sequence[EffectOutcome]
+    starts: Sequence[Start]
+    ended: Sequence[_Ended]
+
+
 class Batch:
     """The effects of one kind that this process carries out. Threads may share it."""
 
@@ -82,9 +94,9 @@ class Batch:
         self._recorded_s = float("-inf")
 
     def run(self, goes_on: Callable[[], bool]) -> None:
-        """Carry out all due effects, as long as `goes_on` answers True. Returns at once
-        if another thread already runs the batch; that thread then looks again. Raises
-        LedgerUnavailableError; a retry helps.
+        """Carry out all due effects, as long as `goes_on` answers True, and record what
+        came of them. Returns at once if another thread already runs the batch; that
+        thread then looks again. Raises LedgerUnavailableError; a retry helps.
         """
         with self._lock:
             self._asked = True
@@ -102,11 +114,12 @@ class Batch:
                 log.warning("effect_lease_failed", kind=self._kind, error=repr(error))
                 failure = error
             if self._groups:
-                items = self._gather()
+                gathered = self._gather()
                 try:
-                    self._record(items)
+                    lost = self._recorder.record(gathered.outcomes, gathered.starts)
+                    self._finish(gathered, lost)
                 finally:
-                    self._forget_bytes(items)
+                    self._forget_bytes(gathered.items)
         if failure is not None:
             raise failure
 
@@ -129,6 +142,9 @@ class Batch:
     # --- due effects are leased, and groups of them begin -----------------------------
 
     def _begin_due(self) -> None:
+        """Lease what is due, and have the policy's function carry out each group, on a
+        thread of the pool.
+        """
         with self._lock:
             self._asked = False
         self._polls += 1
@@ -136,6 +152,21 @@ class Batch:
         effects = self._lease_due(self._context.ledger, max_new)
         if not effects:
             return
+        groups = self._grouped(self._with_jobs(effects))
+        may_be_more = effects[0].is_alone or len(groups) >= max_new
+        if may_be_more or self._is_full(max(map(len, groups))):
+            self._asked = True  # more effects may be due
+        for members in groups:
+            self._groups += 1
+            self._jobs |= {effect: job for job, effect in members}
+            group = Group(self._context, members, self._start, self._answered)
+            done = self._pool.submit(self._in_context, self._policy.carry_out, group)
+            done.add_done_callback(partial(self._ended, group, self._polls))
+
+    def _with_jobs(self, effects: Sequence[OpenEffect]) -> Members:
+        """The effects with their jobs. If the ledger does not answer, the effects are
+        given back.
+        """
         try:
             jobs = self._context.ledger.jobs({effect.job_id for effect in effects})
         except Exception as error:
@@ -143,12 +174,7 @@ class Batch:
                 [EffectOutcome(effect, error=error) for effect in effects]
             )
             raise
-        groups = self._grouped([(jobs[effect.job_id], effect) for effect in effects])
-        may_be_more = effects[0].is_alone or len(groups) >= max_new
-        if may_be_more or self._is_full(max(map(len, groups))):
-            self._asked = True  # more effects may be due
-        for members in groups:
-            self._begin(members)
+        return [(jobs[effect.job_id], effect) for effect in effects]
 
     def _grouped(self, members: Members) -> list[Members]:
         if self._policy.group_size == 1:
@@ -162,14 +188,10 @@ class Batch:
         """
         return self._policy.group_size > 1 and effects >= self._policy.group_size
 
-    def _begin(self, members: Members) -> None:
-        self._groups += 1
-        self._jobs |= {effect: job for job, effect in members}
-        group = Group(self._context, members, self._start, self._answered)
-        carrying_out = self._pool.submit(self._carry_out, group)
-        carrying_out.add_done_callback(partial(self._ended, group, self._polls))
-
-    def _carry_out(self, group: Group) -> None:
+    def _in_context(self, carry_out: Callable[[Group], None], group: Group) -> None:
+        """Call `carry_out` with the group, in the log's context. Then wait while the
+        outcomes that wait for their commit fill their memory.
+        """
         if len(group.members) == 1:
             fields: dict[str, object] = {"job_id": group.members[0][0].job_id}
         else:
@@ -178,7 +200,7 @@ class Batch:
             task=self._kind.value, **fields
         )
         with log_context, timed(BATCHES, self._kind.value):
-            self._policy.carry_out(group)
+            carry_out(group)
         with self._has_room:
             self._has_room.wait_for(lambda: self._closed or not self._is_filled())
 
@@ -210,7 +232,7 @@ class Batch:
 
     # --- outcomes are gathered and recorded -------------------------------------------
 
-    def _gather(self) -> list[_Item]:
+    def _gather(self) -> _Gathered:
         """Wait for items, and return them when they must be recorded.
 
         That is at once if there was no commit for RECORD_EVERY_S, if a group waits for
@@ -227,7 +249,7 @@ class Batch:
                 items.append(self._items.get(timeout=max(left_s, 0.0)))
             except Empty:
                 break
-        return items
+        return self._sorted(items)
 
     def _is_urgent(self, items: Sequence[_Item]) -> bool:
         if self._is_filled():
@@ -244,8 +266,7 @@ class Batch:
             self._unrecorded_bytes -= _bytes(items)
             self._has_room.notify_all()
 
-    def _record(self, items: Sequence[_Item]) -> None:
-        # the first outcome of each effect that has none yet
+    def _sorted(self, items: Sequence[_Item]) -> _Gathered:
         first = dict[OpenEffect, EffectOutcome]()
         starts = list[Start]()
         ended = list[_Ended]()
@@ -257,17 +278,21 @@ class Batch:
                     starts.append(item)
                 case _Ended():
                     ended.append(item)
-        outcomes = list(first.values())
-        if outcomes or starts:
-            lost = self._recorder.record(outcomes, starts)
-            # one for all, so that they are given back, and logged, together
-            error = LeaseLostError(lost)
-            for effect in lost:
-                self._items.put(EffectOutcome(effect, error=error))
+        return _Gathered(items, list(first.values()), starts, ended)
+
+    def _finish(self, gathered: _Gathered, lost: Sequence[OpenEffect]) -> None:
+        """Take what was recorded off the lists of what is under way. Effects that were
+        lost are answered with that.
+        """
+        # one for all, so that they are given back, and logged, together
+        error = LeaseLostError(lost)
+        for effect in lost:
+            self._items.put(EffectOutcome(effect, error=error))
+        if gathered.outcomes or gathered.starts:
             self._recorded_s = time.monotonic()
-        for outcome in outcomes:
+        for outcome in gathered.outcomes:
             del self._jobs[outcome.effect]
-        for group in ended:
+        for group in gathered.ended:
             self._end(group)
 
     def _end(self, group: _Ended) -> None:

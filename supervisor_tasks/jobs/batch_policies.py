@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.events import Event
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.fetch_script import fetch
-from supervisor_tasks.jobs.group import Group, one_by_one
-from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.jobs.group import EffectOutcome, Group
+from supervisor_tasks.jobs.model import EffectKind, Job
 from supervisor_tasks.jobs.notify_customer import notify_customer
 from supervisor_tasks.jobs.submit import submit
 from supervisor_tasks.ledger.ledger import Ledger
@@ -46,6 +48,20 @@ def _due(kind: EffectKind) -> LeaseDue:
 
 def _due_by_customer(ledger: Ledger, groups: int) -> list[OpenEffect]:
     return ledger.effects.lease_groups(groups, GROUP_SIZE)
+
+
+def one_by_one(
+    work: Callable[[WorkerContext, Job, OpenEffect], Event],
+) -> Callable[[Group], None]:
+    """Make a function that carries out the effects of a group one after the other, for
+    work that is about one job.
+    """
+
+    def carry_out(group: Group) -> None:
+        for job, effect in group.members:
+            group.answered(EffectOutcome(effect, work(group.context, job, effect)))
+
+    return carry_out
 
 
 BATCH_POLICIES = {

@@ -23,32 +23,26 @@ def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
     """Ask the job definition service for the script. Its final refusal ends the job.
     `tries` includes this try. Raises TransientError; a retry helps.
     """
-    try:
-        script = _script(context, job, tries)
-    except ScriptUnavailableError as error:
-        return ScriptUnavailable(str(error))
-    except ScriptRefusedError as error:
-        if not _is_final(context, job, tries):
-            raise
-        return ScriptUnavailable(str(error))
+    script: Script | None = None
+    asked_again = False
+    while script is None:
+        try:
+            script = context.chain.job_definitions.fetch(job)
+        except ScriptUnavailableError as error:
+            return ScriptUnavailable(str(error))
+        except ScriptRefusedError as error:
+            if not _is_final(context, job, tries):
+                raise
+            # Ask once more, with a new challenge: the service may have been down at all
+            # earlier tries, and just restarted at this one.
+            if asked_again:
+                return ScriptUnavailable(str(error))
+            asked_again = True
     if "\0" in script.text:
         return ScriptUnavailable(
             "job definition service: the script has a NUL byte, which a batch script must not have"
         )
     return ScriptFetched(script.text, script.grid_logger_url)
-
-
-def _script(context: WorkerContext, job: Job, tries: int) -> Script:
-    """The script. If a refusal would be final, the worker asks the service once more,
-    with a new challenge: the service may have been down at all earlier tries, and just
-    restarted at this one.
-    """
-    try:
-        return context.chain.job_definitions.fetch(job)
-    except ScriptRefusedError:
-        if not _is_final(context, job, tries):
-            raise
-        return context.chain.job_definitions.fetch(job)
 
 
 def _is_final(context: WorkerContext, job: Job, tries: int) -> bool:

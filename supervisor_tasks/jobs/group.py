@@ -73,17 +73,3 @@ class Group:
             members = self.members
         for _, effect in members:
             self.answered(EffectOutcome(effect, error=error))
-
-
-def one_by_one(
-    work: Callable[[WorkerContext, Job, OpenEffect], Event],
-) -> Callable[[Group], None]:
-    """Make a function that carries out the effects of a group one after the other, for
-    work that is about one job.
-    """
-
-    def carry_out(group: Group) -> None:
-        for job, effect in group.members:
-            group.answered(EffectOutcome(effect, work(group.context, job, effect)))
-
-    return carry_out

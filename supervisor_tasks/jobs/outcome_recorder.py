@@ -74,8 +74,12 @@ class OutcomeRecorder:
         each start is committed alone: an event that cannot be recorded holds up no
         other. An outcome that cannot be recorded is given back.
         """
+        changes, held = _changes(outcomes, starts)
+        jobs = dict[JobId, Job]()
         try:
-            jobs = self._commit(outcomes, starts)
+            if changes:
+                with _crash_point_of(outcomes):
+                    jobs = self._ledger.record(*changes, held=held)
         except LeaseLostError as error:
             return self._record_held(outcomes, starts, error.lost)
         except Exception as error:  # noqa: BLE001  becomes the outcome of each effect
@@ -87,55 +91,27 @@ class OutcomeRecorder:
             start.committed.set_result(
                 {effect.job_id: jobs[effect.job_id] for effect in start.events}
             )
-        failed = [outcome for outcome in outcomes if outcome.error is not None]
-        self.give_back(failed)
+        self.give_back(outcomes)
         _log_completed(outcomes, jobs)
         return []
 
-    def give_back(self, failed: Iterable[EffectOutcome]) -> None:
-        """Make effects due again, or park them, as their errors ask for; those with the
-        same error together.
+    def give_back(self, outcomes: Iterable[EffectOutcome]) -> None:
+        """Make effects that failed due again, or park them, as their errors ask for;
+        those with the same error together.
         """
-        by_error = dict[tuple[type, str], list[EffectOutcome]]()
-        for outcome in failed:
-            by_error.setdefault((type(outcome.error), str(outcome.error)), []).append(
-                outcome
-            )
-        for alike in by_error.values():
-            error = alike[0].error
-            assert error is not None  # noqa: S101
+        by_error = dict[tuple[type, str], tuple[Exception, list[OpenEffect]]]()
+        for outcome in outcomes:
+            error = outcome.error
+            if error is not None:
+                _, alike = by_error.setdefault((type(error), str(error)), (error, []))
+                alike.append(outcome.effect)
+        for error, alike in by_error.values():
             try:
-                self._give_back_alike([outcome.effect for outcome in alike], error)
+                self._give_back_alike(alike, error)
             except Exception as failure:  # noqa: BLE001  their leases end with this process or at their time; a raise would end all work of this kind
                 log.warning(
                     "lease_release_failed", effects=len(alike), error=repr(failure)
                 )
-
-    def _commit(
-        self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start]
-    ) -> Mapping[JobId, Job]:
-        """Commit the events, and return the jobs as they are then. Raises
-        LeaseLostError if an event needs a lease that another worker has by now.
-        """
-        changes = list[JobChange]()
-        held = list[OpenEffect]()
-        point: AbstractContextManager[None] = nullcontext()
-        for start in starts:
-            for effect, event in start.events.items():
-                changes.append(JobChange(effect.job_id, event))
-                held.append(effect)
-        for outcome in outcomes:
-            if outcome.event is None:
-                continue
-            changes.append(_change(outcome, outcome.event))
-            if isinstance(outcome.event, REQUIRES_LEASE):
-                held.append(outcome.effect)
-            elif isinstance(outcome.event, Submitted):
-                point = crash_point(CrashPoint.ID_STORED)
-        if not changes:
-            return {}
-        with point:
-            return self._ledger.record(*changes, held=held)
 
     def _record_held(
         self,
@@ -239,6 +215,33 @@ class OutcomeRecorder:
         if job is None:
             return {}
         return {"state": job.state, "slurm_id": job.slurm_id}
+
+
+def _changes(
+    outcomes: Sequence[EffectOutcome], starts: Sequence[Start]
+) -> tuple[list[JobChange], list[OpenEffect]]:
+    """The changes of all events, and the effects whose leases these need."""
+    changes = list[JobChange]()
+    held = list[OpenEffect]()
+    for start in starts:
+        for effect, event in start.events.items():
+            changes.append(JobChange(effect.job_id, event))
+            held.append(effect)
+    for outcome in outcomes:
+        if outcome.event is None:
+            continue
+        changes.append(_change(outcome, outcome.event))
+        if isinstance(outcome.event, REQUIRES_LEASE):
+            held.append(outcome.effect)
+    return changes, held
+
+
+def _crash_point_of(
+    outcomes: Sequence[EffectOutcome],
+) -> AbstractContextManager[None]:
+    if any(isinstance(outcome.event, Submitted) for outcome in outcomes):
+        return crash_point(CrashPoint.ID_STORED)
+    return nullcontext()
 
 
 def _change(outcome: EffectOutcome, event: Event) -> JobChange:

@@ -62,13 +62,13 @@ def report(context: WorkerContext) -> bool:
             [write.intent for write in chain.from_iterable(plans.values())]
         )
         reverted = _reverted(context, plans, missing)
-        going_on = Plans()
-        for effect, steps in plans.items():
-            if reverted.get(effect, 0) < MAX_REVERTED:
-                going_on[effect] = steps
+        going_on = _without_hopeless(plans, reverted)
         accepted, gas, refused = _estimated(context, going_on, missing)
+        writes = _missing_writes(accepted, missing, gas)
+        if writes and context.chain.wallet.send(writes):
+            _log_sent(writes, accepted)
         if accepted:
-            _sign_and_send(context, accepted, missing, gas)
+            context.chain.wake("collect_receipts")
             _await_receipts(context, accepted, missing, reverted.keys())
         next_steps = _next_steps(going_on, missing)
         changed_jobs.add(jobs[effect.job_id] for effect in next_steps)
@@ -137,6 +137,15 @@ def _reverted(
     }
 
 
+def _without_hopeless(plans: Plans, reverted: Mapping[OpenEffect, int]) -> Plans:
+    """The plans without those that `_park_hopeless` leaves to the operator."""
+    return {
+        effect: steps
+        for effect, steps in plans.items()
+        if reverted.get(effect, 0) < MAX_REVERTED
+    }
+
+
 def _park_hopeless(
     context: WorkerContext, plans: Plans, reverted: Mapping[OpenEffect, int]
 ) -> None:
@@ -197,22 +206,24 @@ def _estimates(
     return zip(steps, steps.values(), estimates, strict=True)
 
 
-def _sign_and_send(
-    context: WorkerContext, plans: Plans, missing: set[str], gas: Mapping[str, int]
-) -> None:
-    """Send the steps that are missing, and have their receipts collected."""
+def _missing_writes(
+    plans: Plans, missing: set[str], gas: Mapping[str, int]
+) -> list[Write]:
+    """The steps that are missing, with their gas."""
     writes = list[Write]()
     for write in chain.from_iterable(plans.values()):
         if write.intent in missing:
             following_gas = FOLLOWING_GAS + GAS_PER_BYTE * len(write.data) // 2
             writes.append(replace(write, gas=gas.get(write.intent, following_gas)))
-    if writes and context.chain.wallet.send(writes):
-        log.info(
-            "reports_sent",
-            transactions=len(writes),
-            jobs=[effect.job_id for effect in plans][:20],
-        )
-    context.chain.wake("collect_receipts")
+    return writes
+
+
+def _log_sent(writes: Sequence[Write], plans: Plans) -> None:
+    log.info(
+        "reports_sent",
+        transactions=len(writes),
+        jobs=[effect.job_id for effect in plans][:20],
+    )
 
 
 def _await_receipts(

@@ -7,7 +7,7 @@ in the ledger.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Engine, Text, bindparam, func, select, text
@@ -107,9 +107,45 @@ class JobChange:
     failure_reason: str | None = None
 
 
+Jobs = Mapping[JobId, Job]
+
+# events that are journalled even if they change nothing
+ALWAYS_JOURNALLED = (
+    OperatorAbandonedEffect,
+    SubmitOutcomeUnknown,
+    SubmissionStillPossible,
+    EarlierRunsAwaited,
+)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What the events of a transaction make of the jobs: the jobs before and after, the
+    events to journal, and the wanted effects.
+    """
+
+    before: Jobs
+    after: dict[JobId, Job]
+    happened: list[tuple[Job, Event]] = field(default_factory=list)
+    wanted: EffectRequests = field(default_factory=EffectRequests)
+
+    def add(
+        self, change: JobChange, new: Job | None, effects: Sequence[Effect]
+    ) -> None:
+        """Note what a change has made of its job. None: there is no such job."""
+        if new is None:
+            return
+        old, self.after[change.job_id] = self.after.get(change.job_id), new
+        if new != old or isinstance(change.event, ALWAYS_JOURNALLED):
+            self.happened.append((new, change.event))
+        for effect in effects:
+            key = change.job_id, effect.kind
+            due_in_s = self.wanted.get(key, effect.due_in_s)
+            self.wanted[key] = min(due_in_s, effect.due_in_s)
+
+
 InSameTransaction = Callable[[Connection], object]
 OnEnded = Callable[[Sequence[Job]], None]
-Jobs = Mapping[JobId, Job]
 
 
 def _ignore(_: Sequence[Job]) -> None:
@@ -166,24 +202,24 @@ class Ledger:
                 self.effects.require_held(connection, held)
             if first is not None:
                 first(connection)
-            after, happened, wanted = _advance_all(before, changes)
-            changed = [
-                job for job_id, job in after.items() if before.get(job_id) != job
-            ]
-            self._store(connection, changed)
-            self._store_scripts(connection, before, after, happened)
-            self.counters.count(connection, before, after, happened)
-            self.journal.write(connection, happened)
-            due_soon = self._update_effects(connection, changes, wanted, changed)
+            progress = _Progress(before, dict(before))
+            for change in changes:
+                new, effects = advance(progress.after.get(change.job_id), change.event)
+                progress.add(change, new, effects)
+            due_soon = self._store(connection, changes, progress)
             if also is not None:
                 also(connection)
         if due_soon:
             self.effects.wake_tasks_of(due_soon)
-        ended = _newly_ended(before, after)
-        if ended:
+        if ended := _newly_ended(before, progress.after):
             self._jobs_ended(ended)
-        changed_jobs.add([*with_news(before, after), *_worked_on(changes, after)])
-        return after
+        changed_jobs.add(
+            [
+                *with_news(before, progress.after),
+                *_worked_on(changes, progress.after),
+            ]
+        )
+        return progress.after
 
     def _lock(
         self, connection: Connection, changes: Sequence[JobChange]
@@ -206,6 +242,23 @@ class Ledger:
             JobId(row["job_id"]): job_from_row(row)
             for row in connection.execute(_LOCK_JOBS, given).mappings()
         }
+
+    def _store(
+        self,
+        connection: Connection,
+        changes: Sequence[JobChange],
+        progress: _Progress,
+    ) -> list[OpenEffect]:
+        """Store what the events have made of the jobs, and their effects. Returns the
+        effects that are due now or in a moment.
+        """
+        before, after, happened = progress.before, progress.after, progress.happened
+        changed = [job for job_id, job in after.items() if before.get(job_id) != job]
+        self._store_jobs(connection, changed)
+        self._store_scripts(connection, before, after, happened)
+        self.counters.count(connection, before, after, happened)
+        self.journal.write(connection, happened)
+        return self._update_effects(connection, changes, progress.wanted, changed)
 
     def _update_effects(
         self,
@@ -231,7 +284,7 @@ class Ledger:
             if effect.due_in_s <= COUNTDOWN_S
         ]
 
-    def _store(self, connection: Connection, changed: Sequence[Job]) -> None:
+    def _store_jobs(self, connection: Connection, changed: Sequence[Job]) -> None:
         if changed:
             connection.execute(
                 STORE,
@@ -389,34 +442,3 @@ def _worked_on(changes: Sequence[JobChange], after: Jobs) -> list[Job]:
         if change.done and change.done.kind is not EffectKind.POLL_SLURM
     }
     return [job for job_id, job in after.items() if job_id in job_ids]
-
-
-def _advance_all(
-    before: Jobs, changes: Sequence[JobChange]
-) -> tuple[dict[JobId, Job], list[tuple[Job, Event]], EffectRequests]:
-    """Advance each job by its event (`advance`). Returns the jobs afterwards, the
-    events to journal, and the wanted effects.
-    """
-    after, happened, wanted = dict(before), [], EffectRequests()
-    for change in changes:
-        old = after.get(change.job_id)
-        new, effects = advance(old, change.event)
-        if new is None:
-            continue
-        after[change.job_id] = new
-        if new != old or isinstance(
-            change.event,
-            OperatorAbandonedEffect
-            | SubmitOutcomeUnknown
-            | SubmissionStillPossible
-            | EarlierRunsAwaited,
-        ):
-            happened.append((new, change.event))
-        for effect in effects:
-            _merge_request(wanted, change.job_id, effect)
-    return after, happened, wanted
-
-
-def _merge_request(wanted: EffectRequests, job_id: JobId, effect: Effect) -> None:
-    due_in_s = wanted.get((job_id, effect.kind), effect.due_in_s)
-    wanted[job_id, effect.kind] = min(due_in_s, effect.due_in_s)

@@ -265,7 +265,7 @@ class Cluster:
             job_id, _ = requests[number]
             answered(job_id, outcome)
 
-        self._hand_over_all(user, orders, clock, begun_s, order_answered)
+        self._run_guarded(user, orders, clock, begun_s, order_answered)
 
     def _order(
         self, user: Address, job_id: JobId, request: Request, begun_login_s: int
@@ -299,12 +299,12 @@ class Cluster:
         Returns the answer.
         """
         outcomes = list[SlurmId | Exception]()
-        self._hand_over_all(
+        self._run_guarded(
             user, [order], clock, begun_s, lambda _, outcome: outcomes.append(outcome)
         )
         return outcomes[0]
 
-    def _hand_over_all(
+    def _run_guarded(
         self,
         user: str,
         orders: Sequence[Order],
@@ -312,6 +312,10 @@ class Cluster:
         begun_s: float,
         answered: Callable[[int, SlurmId | Exception], None],
     ) -> None:
+        """Run these orders in one command, within SUBMIT_TIMEOUT_S of `begun_s` or not
+        at all. `answered` gets the number and the answer of each.
+        """
+
         def on_answer(number: int, answer: CommandAnswer) -> None:
             after(CrashPoint.SBATCH)
             answered(number, self._outcome(answer))
@@ -319,40 +323,32 @@ class Cluster:
         answers = guarded_command.Answers(
             new_delimiter(), len(orders), on_answer, our_clock_s
         )
-        unanswered = self._run_guarded(
-            user,
-            orders,
-            clock.slurm_conf,
-            clock.at(begun_s + SUBMIT_TIMEOUT_S),
-            begun_s,
-            answers,
+        unanswered: Exception = guarded_command.TooLateError(
+            "this worker took too long to send the submission; nothing was sent"
         )
+        if our_clock_s() < begun_s + SUBMIT_TIMEOUT_S:
+            until_login_s = clock.at(begun_s + SUBMIT_TIMEOUT_S)
+            argv = guarded_command.guard_command(
+                len(orders), until_login_s, clock.slurm_conf, self.environment_file
+            )
+            stdin = guarded_command.framed(answers.delimiter, orders)
+            before(CrashPoint.SBATCH)
+            unanswered = self._stream(user, argv, stdin, answers)
         if answers.came_late:
             self.ssh.forget_clock(user)  # the clock may be wrong by now
         for number in range(answers.answered, len(orders)):
             answered(number, unanswered)
 
-    def _run_guarded(
+    def _stream(
         self,
         user: str,
-        orders: Sequence[Order],
-        slurm_conf: str,
-        until_login_s: int,
-        begun_s: float,
+        argv: Sequence[str],
+        stdin: bytes,
         answers: guarded_command.Answers,
     ) -> Exception:
-        """Run these orders. Returns the error of the orders that have no answer at the
-        end.
+        """Give the input to a command of the guard. Returns the error of the orders
+        that have no answer at the end.
         """
-        if our_clock_s() >= begun_s + SUBMIT_TIMEOUT_S:
-            return guarded_command.TooLateError(
-                "this worker took too long to send the submission; nothing was sent"
-            )
-        argv = guarded_command.guard_command(
-            len(orders), until_login_s, slurm_conf, self.environment_file
-        )
-        stdin = guarded_command.framed(answers.delimiter, orders)
-        before(CrashPoint.SBATCH)
         try:
             status = self.ssh.stream_in_turn(
                 user,

@@ -58,10 +58,10 @@ def collect_receipts(context: WorkerContext) -> bool:
 
 
 def follow_once(context: WorkerContext) -> bool:
-    """Commit what the receipts show about the open transactions, and resubmit the
-    others as needed. Returns False when no transaction is open any more. The account is
-    read before the receipts: so a nonce that is mined by then has a receipt, or another
-    writer used it.
+    """Commit the end of open transactions, with the events of jobs that their receipts
+    show; then wake what follows. Resubmit the others as needed. Returns False when no
+    transaction is open any more. The account is read before the receipts: so a nonce
+    that is mined by then has a receipt, or another writer used it.
     """
     wallet = context.chain.wallet
     transactions = wallet.open_transactions()
@@ -70,14 +70,25 @@ def follow_once(context: WorkerContext) -> bool:
     state = wallet.fetch_account_state()
     receipts = _receipts(context, transactions)
     confirmed = _confirmed(context, transactions, receipts)
-    mined, waiting = list[Mined](), list[Sent]()
-    for entry in transactions:
-        if entry.id in confirmed:
-            mined.append(Mined.from_receipt(entry, confirmed[entry.id]))
-        elif entry.id not in receipts:
-            waiting.append(entry)
+    mined = [
+        Mined.from_receipt(entry, confirmed[entry.id])
+        for entry in transactions
+        if entry.id in confirmed
+    ]
     if mined:
-        _settle(context, mined, list(confirmed.values()))
+        read_s = time.time()
+        reverted = wallet.why_reverted(mined)
+        _log_results(mined, reverted)
+        logs = _logs(confirmed.values())
+        events = decode_logs(context.ledger, context.chain.contract, logs)
+        changes = [JobChange(entry.job_id, entry.event) for entry in events]
+        changes += _statuses_on_chain(context, mined)
+        context.ledger.record(
+            *changes, also=lambda connection: wallet.close(connection, mined, reverted)
+        )
+        _trace(context, mined, events, read_s)
+        _wake_what_follows(context, mined, reverted)
+    waiting = [entry for entry in transactions if entry.id not in receipts]
     resubmit_pending(context, waiting, state)
     return len(mined) < len(transactions)
 
@@ -140,37 +151,6 @@ def _logs(receipts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     return chain.from_iterable(receipt["logs"] for receipt in receipts)
 
 
-def _settle(
-    context: WorkerContext, mined: list[Mined], receipts: list[dict[str, Any]]
-) -> None:
-    """Commit the end of mined transactions with the events of jobs that their receipts
-    show. Then wake what follows.
-    """
-    wallet, read_s = context.chain.wallet, time.time()
-    reverted = wallet.why_reverted(mined)
-    _log_results(mined, reverted)
-    events = decode_logs(context.ledger, context.chain.contract, _logs(receipts))
-    changes = [JobChange(entry.job_id, entry.event) for entry in events]
-    failed_jobs, last_block = list[JobId](), 0
-    for result in mined:
-        if result.sent.job_id and not result.success:
-            failed_jobs.append(JobId(result.sent.job_id))
-            last_block = max(last_block, result.block_number)
-    changes += _statuses_on_chain(context, failed_jobs, last_block)
-    context.ledger.record(
-        *changes, also=lambda connection: wallet.close(connection, mined, reverted)
-    )
-    _trace(context, mined, events, read_s)
-    claim_backoff.record_results(context.ledger, mined, reverted)
-    _claim_more(context, mined)
-    if failed_jobs:
-        context.ledger.effects.reschedule_now(
-            failed_jobs,
-            (EffectKind.REPORT, EffectKind.RETURN_JOB),
-            "its transaction was mined and reverted",
-        )
-
-
 def _log_results(mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) -> None:
     for result in mined:
         error = None
@@ -187,20 +167,46 @@ def _log_results(mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) 
 
 
 def _statuses_on_chain(
-    context: WorkerContext, failed_jobs: Sequence[JobId], block: int
+    context: WorkerContext, mined: Sequence[Mined]
 ) -> list[JobChange]:
     """The contract's status of the jobs whose transaction reverted, not older than that
     transaction's block.
     """
-    if not failed_jobs:
+    failed = _failed(mined)
+    if not failed:
         return []
     statuses = context.chain.contract.statuses(
-        sorted(set(failed_jobs)), not_before=block
+        sorted(failed), not_before=max(failed.values())
     )
     return [
         JobChange(job_id, ChainStatusObserved(status))
         for job_id, (status, _) in statuses.items()
     ]
+
+
+def _failed(mined: Sequence[Mined]) -> dict[JobId, int]:
+    """The jobs whose transaction reverted, with the last block of such a one."""
+    failed = dict[JobId, int]()
+    for result in mined:
+        if result.sent.job_id and not result.success:
+            job_id = JobId(result.sent.job_id)
+            failed[job_id] = max(failed.get(job_id, 0), result.block_number)
+    return failed
+
+
+def _wake_what_follows(
+    context: WorkerContext,
+    mined: Sequence[Mined],
+    reverted: Mapping[int, RevertedError],
+) -> None:
+    claim_backoff.record_results(context.ledger, mined, reverted)
+    _claim_more(context, mined)
+    if failed := _failed(mined):
+        context.ledger.effects.reschedule_now(
+            list(failed),
+            (EffectKind.REPORT, EffectKind.RETURN_JOB),
+            "its transaction was mined and reverted",
+        )
 
 
 def _claim_more(context: WorkerContext, mined: Sequence[Mined]) -> None:

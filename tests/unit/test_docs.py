@@ -2,6 +2,7 @@
 and functions that are named exist.
 """
 
+import ast
 import re
 import subprocess
 from collections.abc import Iterator
@@ -191,6 +192,57 @@ def test_journeys__their_counts__are_those_of_their_paths() -> None:
         assert path.count("(Celery)") == int(trips)
         assert int(functions) <= most_functions
         assert int(files) <= most_files
+
+
+def test_journeys__each_function_of_a_path__is_named_by_another_one_of_it() -> None:
+    """A function that only passes the job on is not left out of a path."""
+    page = "docs/explanation/job-lifecycle.md"
+    for *_, path in JOURNEY.findall(text_of(page)):
+        opened = [
+            (text.strip("`"), (REPOSITORY / page).parent / target)
+            for text, target, _ in LINK.findall(path)
+            if FUNCTION.match(text)
+        ]
+        bodies = [definition_of(name, file) for name, file in opened]
+        named = set[str]().union(*map(names_in, bodies))
+        left = [
+            name
+            for (name, _), body in zip(opened[1:], bodies[1:], strict=True)
+            if name.rpartition(".")[2] not in named and not is_rule_or_table(body)
+        ]
+        assert left == []
+
+
+def definition_of(name: str, file: Path) -> ast.stmt:
+    """The function, the method or the assignment of that name in the file."""
+    body = ast.parse(file.read_text()).body
+    for part in name.split("."):
+        (found,) = (node for node in body if part in defined_by(node))
+        body = getattr(found, "body", [])
+    return found
+
+
+def defined_by(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node]
+    return {ast.unparse(getattr(target, "target", target)) for target in targets}
+
+
+def names_in(body: ast.stmt) -> set[str]:
+    """The names that are used in a body, of methods the last part."""
+    return {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in ast.walk(body)
+        if isinstance(node, ast.Name | ast.Attribute)
+    } - defined_by(body)
+
+
+def is_rule_or_table(body: ast.stmt) -> bool:
+    """Whether it is a table, or the rule of an event (`@on`)."""
+    if not isinstance(body, ast.FunctionDef):
+        return isinstance(body, ast.Assign | ast.AnnAssign)
+    return any(ast.unparse(each).startswith("on(") for each in body.decorator_list)
 
 
 def test_facts__that_a_page_names__are_facts_of_the_ledger() -> None:
