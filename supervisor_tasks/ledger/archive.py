@@ -64,8 +64,19 @@ _TRANSACTIONS = text(
 _SWEEPS = text(
     """
     SELECT finished_at AS at, id, (to_jsonb(sweeps) || jsonb_build_object('kind', 'sweep'))::text AS line FROM sweeps
-    WHERE cluster = :cluster AND finished_at < :before AND (finished_at, id) > (:after, :after_id)
-    ORDER BY finished_at, id LIMIT :most
+    WHERE cluster = :cluster AND finished_at < :before AND id > :after_id ORDER BY id LIMIT :most
+    """
+)
+_INCIDENTS = text(
+    """
+    SELECT closed_at AS at, id, (to_jsonb(incident) || jsonb_build_object(
+        'kind', 'alarm_incident',
+        'messages', (
+            SELECT COALESCE(jsonb_agg(to_jsonb(message) - 'cluster' - 'incident_id' ORDER BY id), '[]')
+            FROM alarm_messages AS message WHERE incident_id = incident.id)
+    ))::text AS line
+    FROM alarm_incidents AS incident
+    WHERE cluster = :cluster AND closed_at < :before AND id > :after_id ORDER BY id LIMIT :most
     """
 )
 _BENCHMARK_RUNS = text(
@@ -90,6 +101,7 @@ _QUERIES: Mapping[str, tuple[TextClause, str | int]] = {
     "job": (_JOBS, ""),
     "transaction": (_TRANSACTIONS, 0),
     "sweep": (_SWEEPS, 0),
+    "alarm_incident": (_INCIDENTS, 0),
     "benchmark_run": (_BENCHMARK_RUNS, 0),
 }
 """For each kind of line its query, and an id that is before all others."""

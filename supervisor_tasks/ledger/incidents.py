@@ -35,7 +35,6 @@ from supervisor_tasks.notifications.incident_messages import (
 )
 
 MAX_INCIDENTS = 100  # incidents or messages that are read at a time
-KEPT_DAYS = 90  # incidents that are closed
 
 OPEN_OR_GO_ON = text(
     """
@@ -95,13 +94,6 @@ _SETTLE = text(
 # The raise of an incident that is over is not repeated.
 _END_REPEATS = text(
     "UPDATE alarm_messages SET done_at = now() WHERE incident_id = :id AND sent_at IS NOT NULL AND done_at IS NULL"
-)
-_FORGET = text(
-    """
-    DELETE FROM alarm_incidents AS incident
-    WHERE cluster = :cluster AND closed_at < now() - :days * interval '1 day'
-        AND NOT EXISTS (SELECT FROM alarm_messages WHERE incident_id = incident.id AND done_at IS NULL)
-    """
 )
 # A message that was never tried goes first, so that one that its receiver always
 # rejects delays no other.
@@ -321,7 +313,6 @@ class Incidents:
         connection.execute(_SETTLE, settled)
         if plan.closed:
             connection.execute(_END_REPEATS, {"id": incident.id})
-            connection.execute(_FORGET, {"cluster": self._cluster, "days": KEPT_DAYS})
 
     def due(self) -> list[OpenMessage]:
         """The messages that may be sent now, at most MAX_INCIDENTS; those with the

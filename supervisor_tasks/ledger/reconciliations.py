@@ -33,8 +33,6 @@ from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
 SWEEPS = METADATA.tables["sweeps"]
 
-# reports: of five days where slurmctld remembers jobs for five minutes
-KEPT = 5_000
 KEPT_READINGS = 4096  # of effects, definitions, top-ups and runs
 STALE_S = 60.0  # work that was not touched for so long is overdue
 
@@ -79,13 +77,6 @@ _DUE = text(
             SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
             FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
         ), true)
-    """
-)
-_PRUNE = text(
-    """
-    DELETE FROM sweeps WHERE cluster = :cluster AND id <= (
-        SELECT id FROM sweeps WHERE cluster = :cluster ORDER BY id DESC OFFSET :kept LIMIT 1
-    )
     """
 )
 
@@ -202,7 +193,6 @@ class Sweeps:
         with self._engine.begin() as connection:
             connection.execute(row, {"report": sanitize_json(report)})
             connection.execute(served)
-            connection.execute(_PRUNE, {"cluster": self._cluster, "kept": KEPT})
 
     def last(self, most: int = 1) -> list[Swept]:
         """The last sweeps, the newest first."""

@@ -123,12 +123,24 @@ _LOOSE_TRANSACTIONS = text(
     )
     """  # noqa: S608  only constants
 )
+# The first ones are the oldest: no look at those that stay.
 _SWEEPS = text(
     """
     DELETE FROM sweeps WHERE id IN (
-        SELECT id FROM sweeps
-        WHERE cluster = :cluster AND finished_at < now() - make_interval(days => :days)
+        SELECT id FROM (
+            SELECT id, finished_at FROM sweeps WHERE cluster = :cluster ORDER BY id LIMIT :most
+        ) AS first
+        WHERE finished_at < now() - make_interval(days => :days)
             AND id < (SELECT max(id) FROM sweeps WHERE cluster = :cluster)
+    )
+    """
+)
+_INCIDENTS = text(
+    """
+    DELETE FROM alarm_incidents WHERE id IN (
+        SELECT id FROM alarm_incidents AS incident
+        WHERE cluster = :cluster AND closed_at < now() - make_interval(days => :days)
+            AND NOT EXISTS (SELECT FROM alarm_messages WHERE incident_id = incident.id AND done_at IS NULL)
         ORDER BY id LIMIT :most
     )
     """
@@ -230,6 +242,7 @@ class Retention:
             yield self._jobs
             yield self._statement("transactions", _LOOSE_TRANSACTIONS, days=self._days)
             yield self._statement("sweeps", _SWEEPS, days=self._days)
+            yield self._statement("alarm_incidents", _INCIDENTS, days=self._days)
             yield self._statement(
                 "benchmark_runs", _BENCHMARK_RUNS, days=self._days, kept=RUNS_KEPT
             )

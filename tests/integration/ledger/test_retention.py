@@ -242,6 +242,17 @@ OLD_SWEEPS = """
     INSERT INTO sweeps (cluster, begun_at, finished_at, report, suspects)
     SELECT 'here', now() - interval '401 days', now() - interval '401 days', '{}', '{}' FROM generate_series(1, 3)
 """
+# The second one has a message that is still open, the third one is not closed.
+OLD_INCIDENTS = """
+    INSERT INTO alarm_incidents (cluster, alarm, details, raised_at, closed_at)
+    SELECT 'here', 'test', '{}', now() - interval '402 days', closed_at FROM unnest(ARRAY[
+        now() - interval '401 days', now() - interval '401 days', NULL, now() - interval '399 days'
+    ]) WITH ORDINALITY AS given(closed_at, place) ORDER BY place;
+    INSERT INTO alarm_messages (cluster, incident_id, channel, kind, done_at)
+    SELECT 'here', incident.id, 'mail', 'firing', CASE WHEN incident.id > first.id THEN NULL ELSE now() END
+    FROM alarm_incidents AS incident, (SELECT min(id) AS id FROM alarm_incidents) AS first
+    WHERE incident.id <= first.id + 1
+"""
 OLD_RUNS = """
     INSERT INTO benchmark_runs (cluster, why, state, token, ended_at)
     SELECT 'here', '', 'ENDED', '', now() - interval '401 days' FROM generate_series(1, :runs)
@@ -279,6 +290,26 @@ def test_delete__sweeps_and_benchmark_runs__those_that_count_stay(
             == RUNS_KEPT
         )
     assert not delete(engine).rows
+
+
+def test_delete__incidents__closed_ones_go_unless_a_message_is_open(
+    engine: Engine,
+) -> None:
+    execute(engine, OLD_INCIDENTS)
+    assert delete(engine).rows["alarm_incidents"] == 1
+    with engine.connect() as connection:
+        left = text("SELECT count(*) FROM alarm_incidents")
+        messages = text("SELECT count(*) FROM alarm_messages")
+        assert connection.scalars(left).all() == [3]
+        assert connection.scalars(messages).all() == [1]
+    assert not delete(engine).rows
+
+
+def test_delete__sweeps_of_another_age__stay(engine: Engine) -> None:
+    """However many there are: an audit finds all of its time."""
+    execute(engine, OLD_SWEEPS)
+    execute(engine, "UPDATE sweeps SET finished_at = now() - interval '399 days'")
+    assert "sweeps" not in delete(engine).rows
 
 
 def test_delete__done_account_of_any_age__stays(engine: Engine) -> None:
@@ -396,7 +427,7 @@ ANOTHER = """
     INSERT INTO jobs SELECT (jsonb_populate_record(jobs, '{"job_id"\\: "0xhot", "state"\\: "RUNNING"}')).*
     FROM jobs WHERE job_id = :job
 """
-NONE = {"job": 0, "transaction": 0, "sweep": 0, "benchmark_run": 0}
+NONE = {"job": 0, "transaction": 0, "sweep": 0, "alarm_incident": 0, "benchmark_run": 0}
 NAME = {
     "events": "name",
     "effects": "kind",
@@ -440,6 +471,7 @@ def with_rows_of_no_job(engine: Engine) -> None:
             transaction(connection, nonce, "claim")
         later_transaction(connection)
     execute(engine, OLD_SWEEPS)
+    execute(engine, OLD_INCIDENTS)
     execute(engine, OLD_RUNS, runs=RUNS_KEPT + 2)
     execute(engine, OLD_RESULTS)
 
@@ -488,6 +520,8 @@ ROWS = (
     "transactions",
     "signatures",
     "sweeps",
+    "alarm_incidents",
+    "alarm_messages",
     *OF_RUNS,
 )
 KEY = {"jobs": "job_id", "signatures": "hash"}
@@ -511,7 +545,10 @@ def rows_of(table: str, found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """A row of the archive and each row within it."""
     yield table, str(found[KEY.get(table, "id")])
     for name, value in found.items():
-        within = {"results": "benchmark_results"}.get(name, name)
+        within = {
+            "results": "benchmark_results",
+            "messages": "alarm_messages",
+        }.get(name, name)
         for row in value if within in ROWS else ():
             yield from rows_of(within, row)
 
@@ -560,6 +597,7 @@ def test_archive__several_queries__has_each_line_once(
         "job": 8,
         "transaction": 4,
         "sweep": 3,
+        "alarm_incident": 3,
         "benchmark_run": RUNS_KEPT + 2,
     }
     found = [

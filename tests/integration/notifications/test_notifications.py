@@ -1501,19 +1501,3 @@ def test_figures__a_message_on_its_way__is_counted_by_its_state(
     assert [message.state for message in ledger.incidents.messages_of_last(ALARM)] == [
         "dropped"
     ]
-
-
-# --- what is left behind --------------------------------------------------------------
-
-
-def test_incidents__closed_for_long__are_forgotten(
-    ledger: Ledger, webhook: WebhookReceiver
-) -> None:
-    for name in (ALARM, AlarmName.CLAIMS_FULL):
-        ledger.alarms.on(name)
-        ledger.alarms.off(name)
-        notify(ledger, notifier(webhook))
-        pass_time(ledger, 91 * 86_400)
-    with ledger.engine.connect() as connection:
-        found = list(connection.scalars(text("SELECT alarm FROM alarm_incidents")))
-    assert found == ["claims_full"]

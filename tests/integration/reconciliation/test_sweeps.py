@@ -22,7 +22,6 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger import reconciliations as module
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, SWEEP_REQUESTED, Fact
@@ -174,17 +173,6 @@ def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
     suspects = ledger.sweeps.begin("second").previous_doubts_s
     assert 40.0 <= suspects["missing 0x1"] < 40.0 + deadline(20.0)
     assert suspects["missing 0x2"] > 1e9
-
-
-def test_keep__many_reports__the_oldest_go(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "KEPT", 3)
-    for number in range(6):
-        ledger.sweeps.keep(
-            ledger.sweeps.begin("again"), REPORT | {"number": number}, {}
-        )
-    assert [swept.report["number"] for swept in ledger.sweeps.last(10)] == [5, 4, 3]
 
 
 def test_hot_and_named__each_job__has_what_a_comparison_needs(ledger: Ledger) -> None:
