@@ -31,7 +31,7 @@ from supervisor_tasks.config.settings import (
 )
 from supervisor_tasks.config.validators import is_loopback
 from supervisor_tasks.config.variables import warn_of_mistyped
-from supervisor_tasks.monitoring.probes import mark_loop, serve_callbacks
+from supervisor_tasks.monitoring.probes import serve_callbacks, show_progress
 from supervisor_tasks.monitoring.traces import tracer_of
 
 log = structlog.get_logger()
@@ -92,12 +92,12 @@ async def _serve(settings: Settings) -> None:
     # a full collection of what the imports made would keep all callers waiting for 28
     # ms
     gc.freeze()
-    marking = asyncio.create_task(mark_loop())
+    progress = asyncio.create_task(show_progress())
     log.info("listening", address=settings.listen_address, port=server.port, **about)
     await server.run_until(asked_to_end)
     LOOP.end()
     await server.stop()
-    marking.cancel()
+    progress.cancel()
     if probes is not None:
         probes.stop()
     notifier.close()

@@ -150,7 +150,7 @@ class Front:
             log.once("connection_given_up", peer=given_up.peer)
             self._held[given_up].give_up()
 
-    def forget(self, connection: CallerConnection) -> None:
+    def discard(self, connection: CallerConnection) -> None:
         """Remove a connection that has ended."""
         self.connections.remove(connection)
         self._held.pop(connection, None)
@@ -287,7 +287,7 @@ class _Caller(_Piped):
         if self._connecting is not None and self.other is None:
             self._connecting.cancel()
         self._front.callers.pop(self._name, None)
-        self._front.forget(self.connection)
+        self._front.discard(self.connection)
         super().connection_lost(error)
 
     def give_up(self) -> None:

@@ -90,7 +90,7 @@ class Reporter:
         while not self._stopping.is_set():
             self._deliver_all()
             self._deliver_new_events()
-            LOOP.mark()
+            LOOP.completed()
             # reached when inotify cannot watch the spool
             self._stopping.wait(LOOK_ANYWAY_MS / 1000)
         self._callers.shutdown()
@@ -102,7 +102,7 @@ class Reporter:
         """
         try:
             for _ in self._changes():
-                LOOP.mark()
+                LOOP.completed()
                 self._watch_failure = ""
                 self._deliver_all()
         except (OSError, WatchfilesRustInternalError) as error:
@@ -167,7 +167,7 @@ class Reporter:
                 )
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, MAX_WAIT_S)
-            LOOP.mark()
+            LOOP.completed()
             self._do_periodic_work()
             self._send_heartbeat()
         self._send_heartbeat()
@@ -238,7 +238,7 @@ class Reporter:
         """Send an event; returns None, or why the supervisor will never accept it.
         Raises RpcError: a retry helps.
         """
-        LOOP.mark()  # a round of many events takes longer than the loop may stand
+        LOOP.completed()  # a round of many events takes longer than the loop may stand
         request = SetJobStatusRequest(
             name=event.job_id,
             id=event.slurm_id,
@@ -282,10 +282,10 @@ class Reporter:
         The caller has just read the spool, so a reporter that cannot read its spool
         sends no heartbeat.
         """
-        now_s, mark = time.monotonic(), self._folder / "ends"
+        now_s, seen = time.monotonic(), self._folder / "ends"
         if now_s - self._heartbeat_at_s < HEARTBEAT_EVERY_S:
             return
-        if not self._has_delivered_end and not mark.exists():
+        if not self._has_delivered_end and not seen.exists():
             return
         self._heartbeat_at_s = now_s
         try:
@@ -298,8 +298,8 @@ class Reporter:
             if code != self._heartbeat_error:
                 log.warning("heartbeat_failed", code=code, error=error.details())
             self._heartbeat_error = code
-        if not mark.exists():
-            mark.touch()
+        if not seen.exists():
+            seen.touch()
 
     # --- lost events, and drafts of killed hooks --------------------------------------
 

@@ -57,7 +57,7 @@ class Worker:
         self._hold_wallet = hold_wallet  # None: no key, or held already
         self._has_begun = False
         self._is_ready = False
-        self._looks_for_blocks = False
+        self._watches_blocks = False
         self._lock = Lock()
         # Without this, each full garbage collection goes through all objects of the
         # imports: a sweep of 10,000 jobs took 1.08 s instead of 0.91 s.
@@ -85,7 +85,7 @@ class Worker:
         with self._lock:
             if not self._has_begun:
                 self._hold_wallet_or_end()
-                self._look_for_blocks()
+                self._watch_blocks()
                 self._store_requests()
                 self._has_begun = True
 
@@ -121,18 +121,18 @@ class Worker:
             self._wake(name)
         with self._lock:
             self._is_ready = True
-            self._look_for_blocks()
+            self._watch_blocks()
 
-    def _look_for_blocks(self) -> None:
+    def _watch_blocks(self) -> None:
         """Start the thread that claims jobs of new blocks, once the worker is ready and
         its cluster holds the wallet.
         """
-        if self._new_blocks is None or self._looks_for_blocks:
+        if self._new_blocks is None or self._watches_blocks:
             return
         wallet_is_held = self._hold_wallet is None
         if self._is_ready and wallet_is_held:
             self._new_blocks.start()
-            self._looks_for_blocks = True
+            self._watches_blocks = True
 
     def close(self) -> None:
         """Close the threads and connections."""

@@ -12,7 +12,7 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from supervisor_tasks.monitoring.probes import mark_ending, serve_beat, serve_worker
+from supervisor_tasks.monitoring.probes import note_ending, serve_beat, serve_worker
 from supervisor_tasks.worker import (
     on_worker_init,
     on_worker_ready,
@@ -28,6 +28,6 @@ worker_init.connect(on_worker_init, weak=False)
 worker_init.connect(serve_worker, weak=False)
 worker_ready.connect(on_worker_ready, weak=False)
 worker_ready.connect(start_watchdog, weak=False)
-worker_shutting_down.connect(mark_ending, weak=False)
+worker_shutting_down.connect(note_ending, weak=False)
 worker_shutdown.connect(on_worker_shutdown, weak=False)
 beat_init.connect(serve_beat, weak=False)

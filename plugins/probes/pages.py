@@ -16,7 +16,7 @@ def livez(loop: Progress, dependencies: Dependencies) -> Page:
     not answer.
     """
     if dependencies.hold_loop:
-        loop.mark()
+        loop.completed()
     about = {
         "alive": not loop.stands,
         "loop_age_s": round(loop.age_s, 1),

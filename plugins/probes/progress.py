@@ -11,18 +11,18 @@ STANDS_AFTER_S = 15.0
 
 
 class Progress:
-    """The loop of a process. `mark` costs nothing and may be called from any thread."""
+    """The loop of a process. `completed` costs nothing and may be called from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._marked_s = clock()
+        self._completed_s = clock()
         self._ending = False
 
-    def mark(self) -> None:
+    def completed(self) -> None:
         """Store that the loop has completed a round, or that it waits for a dependency
         and knows it.
         """
-        self._marked_s = self._clock()
+        self._completed_s = self._clock()
 
     def end(self) -> None:
         """Store that the process has been asked to end and finishes its work. Its loop
@@ -38,7 +38,7 @@ class Progress:
     @property
     def age_s(self) -> float:
         """Seconds since the loop last completed a round."""
-        return self._clock() - self._marked_s
+        return self._clock() - self._completed_s
 
     @property
     def stands(self) -> bool:

@@ -21,7 +21,7 @@ from supervisor_tasks.errors import (
     DirectoryUnavailableError,
     TransientError,
 )
-from supervisor_tasks.indexer.event_logs import report_unreadable
+from supervisor_tasks.indexer.event_logs import alarm_of_unreadable
 from supervisor_tasks.jobs.effect_failures import (
     DIRECTORY_AWAY,
     DIRECTORY_REFUSES,
@@ -104,7 +104,7 @@ def _read_requests(context: WorkerContext) -> bool:
         last, requesters, unreadable = chain.reach.ask(
             partial(_customers, chain.contract, last + 1, head)
         )
-        report_unreadable(ledger, unreadable)
+        alarm_of_unreadable(ledger, unreadable)
         customers.update(requesters)
     with ledger.engine.begin() as connection:
         request(connection, ledger.cluster, EffectKind.ACCOUNT, sorted(customers))

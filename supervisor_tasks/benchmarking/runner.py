@@ -219,12 +219,12 @@ def _users(context: WorkerContext, run: BenchmarkRun) -> set[str]:
 
 
 def _finish(context: WorkerContext, run: BenchmarkRun) -> None:
-    _report_failures(context, run)
+    _update_failure_alarm(context, run)
     context.ledger.benchmarks.finish(run)
     log.info("benchmark_run_ended", run=run.id, cancelled=run.cancel_reason)
 
 
-def _report_failures(context: WorkerContext, run: BenchmarkRun) -> None:
+def _update_failure_alarm(context: WorkerContext, run: BenchmarkRun) -> None:
     """Call the operator for the benchmarks that did not work. Those that a cancelled
     run has not tried keep their last result.
     """
@@ -543,7 +543,7 @@ def _change(
 ) -> None:
     is_stored = context.ledger.benchmarks.store_update(one, change)
     if is_stored and change.stage is not one.stage:
-        _report(
+        _log_result(
             one,
             change.stage,
             slurm_id=change.slurm_id,
@@ -554,10 +554,12 @@ def _change(
 
 def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
     if context.ledger.benchmarks.store_verdict(one, verdict):
-        _report(one, verdict.stage, labels=dict(verdict.labels), reason=verdict.reason)
+        _log_result(
+            one, verdict.stage, labels=dict(verdict.labels), reason=verdict.reason
+        )
 
 
-def _report(one: Measurement, stage: BenchmarkState, **about: object) -> None:
+def _log_result(one: Measurement, stage: BenchmarkState, **about: object) -> None:
     write_log = log.info
     if stage is BenchmarkState.FAILED:
         write_log = log.warning

@@ -184,7 +184,7 @@ class _Provider(WebSocketProvider):
             if message is None:
                 continue
             if message.subscription:
-                self._report(message)
+                self._pass_on(message)
                 continue
             request, answer = message.request, message.answer
             if request not in self._asked:
@@ -195,8 +195,8 @@ class _Provider(WebSocketProvider):
                 self._names[answer] = kind
             return RPCResponse(jsonrpc="2.0", id=request, result=answer)
 
-    def _report(self, message: Message) -> None:
-        """Report an announcement to the listener, if its form is right."""
+    def _pass_on(self, message: Message) -> None:
+        """Give an announcement to the listener, if its form is right."""
         kind, content = self._names.get(message.subscription), message.announced
         if kind is None or not FORMS[kind](content):
             return

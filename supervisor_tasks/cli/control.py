@@ -14,7 +14,7 @@ from supervisor_tasks.cli.views import span
 from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
-from supervisor_tasks.ledger.heartbeats import REPORTER, forget_reporter
+from supervisor_tasks.ledger.heartbeats import REPORTER, delete_reporter_heartbeat
 from supervisor_tasks.reconciliation.snapshot import BEFORE_SLURM, IN_SLURM
 
 claims = options.noun(
@@ -144,7 +144,7 @@ def disable_reporter(
         " in SLURM is lost"
     )
     with cli.change("reporter disable", "reporter", will, yes=yes, reason=reason):
-        forget_reporter(cli.ledger.ticks)
+        delete_reporter_heartbeat(cli.ledger.ticks)
     typer.echo("no reporter is expected until the next heartbeat of one")
 
 

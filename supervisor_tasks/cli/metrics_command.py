@@ -25,7 +25,7 @@ from supervisor_tasks.monitoring.metrics import (
     LedgerReading,
 )
 from supervisor_tasks.monitoring.probes import (
-    MARK_EVERY_S,
+    PROGRESS_EVERY_S,
     database,
     serve_metrics,
     services,
@@ -85,8 +85,8 @@ def metrics(
         url=f"http://{host}:{server.server_port}/metrics",
         ledger=target(cluster, url),
     )
-    while not ended.wait(MARK_EVERY_S):
-        LOOP.mark()
+    while not ended.wait(PROGRESS_EVERY_S):
+        LOOP.completed()
     server.stop()
     engine.dispose()
     log.info("ended")

@@ -93,9 +93,9 @@ class Output:
         now: datetime,
         *,
         wide: bool = False,
-        marked: int | None = None,
+        selected: int | None = None,
     ) -> None:
-        """Print rows as a table, one line a row; `marked` is the number of a row that
+        """Print rows as a table, one line a row; `selected` is the number of a row that
         stands out.
         """
         if not rows:
@@ -111,7 +111,7 @@ class Output:
             )
         for number, row in enumerate(shown):
             table.add_row(
-                *map(self._text, row), style="reverse" if number == marked else ""
+                *map(self._text, row), style="reverse" if number == selected else ""
             )
         self._print(table, NO_LIMIT if wide else None)
 

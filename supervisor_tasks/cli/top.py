@@ -83,12 +83,12 @@ app = options.single()
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the keys have chosen: the number of the marked job, the id of the open one,
+    """What the keys have chosen: the number of the selected job, the id of the open one,
     the first line of its story on the screen, the only state that is shown, and whether
     a question about claims waits for its answer.
     """
 
-    marked: int = 0
+    selected: int = 0
     opened: str | None = None
     first_line: int = 0
     only: State | None = None
@@ -149,20 +149,20 @@ def pressed(screen: Screen, key: str, job_ids: Sequence[str]) -> Screen:
     """Return what is shown after a key; an empty key is none."""
     last = max(len(job_ids) - 1, 0)
     screen = replace(
-        screen, marked=min(screen.marked, last), asks=screen.asks and not key
+        screen, selected=min(screen.selected, last), asks=screen.asks and not key
     )
     if key == "p":
         return replace(screen, asks=True)
     if key == "b":
         return replace(screen, opened=None, first_line=0)
     if key == "\n" and job_ids:
-        return replace(screen, opened=job_ids[screen.marked])
+        return replace(screen, opened=job_ids[screen.selected])
     if key == "f":
-        return replace(screen, only=next_filter(screen.only), marked=0)
+        return replace(screen, only=next_filter(screen.only), selected=0)
     step = {"j": 1, "k": -1}.get(key, 0)
     if screen.opened is not None:
         return replace(screen, first_line=max(screen.first_line + step * MOVE, 0))
-    return replace(screen, marked=max(min(screen.marked + step, last), 0))
+    return replace(screen, selected=max(min(screen.selected + step, last), 0))
 
 
 def next_filter(only: State | None) -> State | None:
@@ -247,14 +247,14 @@ def _overview_and_jobs(
         )
         title = "all that are not settled" if screen.only is None else screen.only.value
         cli.shown.title(f"jobs: {title}")
-    # the marked job is the last line at most
-    first = max(screen.marked + 1 - max(room - len(above) - 1, 1), 0)
+    # the selected job is the last line at most
+    first = max(screen.selected + 1 - max(room - len(above) - 1, 1), 0)
     with cli.shown.captured() as list_:
         cli.shown.table(
             JOBS,
             list(map(with_outcome, jobs[first:])),
             cli.now(),
-            marked=screen.marked - first,
+            selected=screen.selected - first,
         )
     return above + list_
 

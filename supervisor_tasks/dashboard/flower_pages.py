@@ -187,12 +187,12 @@ class WithOurTemplates(template.Loader):
             )
         file = Path(self.root) / name
         text = file.read_text()
-        for mark, added in ADDED.get(name, {}).items():
-            if mark not in text:
+        for anchor, added in ADDED.get(name, {}).items():
+            if anchor not in text:
                 raise LookupError(
-                    f"{file}: found no {mark!r}; expected Flower's template of version 2.2"
+                    f"{file}: found no {anchor!r}; expected Flower's template of version 2.2"
                 )
-            text = text.replace(mark, added, 1)
+            text = text.replace(anchor, added, 1)
         return template.Template(text, name=name, loader=self)
 
 

@@ -79,7 +79,7 @@ class JobDefinitions:
         except grpc.RpcError as error:
             if error.code() in FINAL or _script_is_too_long(error):
                 raise ScriptUnavailableError(_error_text(error)) from error
-            self._forget(channel)
+            self._discard(channel)
             if error.code() in REFUSED:
                 raise ScriptRefusedError(_error_text(error)) from error
             raise JobDefinitionsDownError(_error_text(error)) from error
@@ -91,7 +91,7 @@ class JobDefinitions:
                 self._channel = self._open_channel()
             return self._channel
 
-    def _forget(self, channel: grpc.Channel) -> None:
+    def _discard(self, channel: grpc.Channel) -> None:
         """Make the next call open a new channel, because the service may have another
         certificate by then. Calls of other threads on the old channel end by
         themselves.

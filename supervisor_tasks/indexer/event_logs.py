@@ -24,11 +24,11 @@ def decode_logs(
     cannot be read.
     """
     happened, unreadable = contract.decode_events(logs)
-    report_unreadable(ledger, unreadable)
+    alarm_of_unreadable(ledger, unreadable)
     return happened
 
 
-def report_unreadable(ledger: Ledger, unreadable: Sequence[Unreadable]) -> None:
+def alarm_of_unreadable(ledger: Ledger, unreadable: Sequence[Unreadable]) -> None:
     """Log each of these logs, and turn on the alarm if there is one."""
     for entry in unreadable:
         log.error("chain_log_unreadable", **asdict(entry))

@@ -223,7 +223,7 @@ class NewBlocks:
         if self._found:
             self._wake("claim")
         if head is not None and head != self._looked_at:
-            self._look_for_customers(head)
+            self._find_new_customers(head)
             self._looked_at = head
 
     def _may_be_new(self, head: int | None) -> bool:
@@ -288,7 +288,7 @@ class NewBlocks:
             return True
         return bool(self._context.ledger.jobs({entry.job_id for entry in happened}))
 
-    def _look_for_customers(self, head: int) -> None:
+    def _find_new_customers(self, head: int) -> None:
         """Wake the task that makes accounts when a customer has requested a job; only
         on a site that makes accounts.
         """

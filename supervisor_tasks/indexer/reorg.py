@@ -26,9 +26,7 @@ class RewindError(PermanentError):
     """The ledger cannot be taken back to that block."""
 
 
-def look_for_fork(
-    context: WorkerContext, head: int, kept_hashes: dict[int, str]
-) -> bool:
+def find_fork(context: WorkerContext, head: int, kept_hashes: dict[int, str]) -> bool:
     """Whether the blocks that were read are unchanged. If not, take back what was read
     above the fork, or call the operator when the fork is too deep.
     """
@@ -46,7 +44,7 @@ def look_for_fork(
     return False
 
 
-def look_for_lost_receipts(
+def find_lost_receipts(
     context: WorkerContext, head: int, kept_hashes: dict[int, str], read_up_to: int
 ) -> bool:
     """Whether all our transactions were mined in blocks that are still on the chain. If

@@ -19,8 +19,8 @@ from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
 from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.indexer.reorg import (
     end_doubts,
-    look_for_fork,
-    look_for_lost_receipts,
+    find_fork,
+    find_lost_receipts,
     rewind_as_asked,
 )
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
@@ -116,10 +116,10 @@ def _read_on(
     more to do.
     """
     chain, ledger = context.chain, context.ledger
-    if kept_hashes and not look_for_fork(context, head, kept_hashes):
+    if kept_hashes and not find_fork(context, head, kept_hashes):
         return max(kept_hashes) > max(chain.blocks.kept_hashes(), default=0)
     read_up_to = head - 1 if cursor is None else cursor[0]
-    if not look_for_lost_receipts(context, head, kept_hashes, read_up_to):
+    if not find_lost_receipts(context, head, kept_hashes, read_up_to):
         return False
     last = head
     if read_up_to < head:

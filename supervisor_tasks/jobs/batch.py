@@ -119,7 +119,7 @@ class Batch:
                     lost = self._recorder.record(gathered.outcomes, gathered.starts)
                     self._finish(gathered, lost)
                 finally:
-                    self._forget_bytes(gathered.items)
+                    self._release_bytes(gathered.items)
         if failure is not None:
             raise failure
 
@@ -261,7 +261,7 @@ class Batch:
             ended += isinstance(item, _Ended)
         return 2 * ended >= self._groups
 
-    def _forget_bytes(self, items: Sequence[_Item]) -> None:
+    def _release_bytes(self, items: Sequence[_Item]) -> None:
         with self._has_room:
             self._unrecorded_bytes -= _bytes(items)
             self._has_room.notify_all()

@@ -82,9 +82,9 @@ def _cancel_all(context: WorkerContext, job: Job, records: Sequence[JobRecord]) 
     if now.slurm_id is not None or EffectKind.CANCEL in obsolete_effects(now):
         return
     cluster = context.slurm.cluster
-    marked = cluster.list_all(job.customer)
+    listed = cluster.list_all(job.customer)
     for record in records:
-        row = marked.get(record.slurm_id)
+        row = listed.get(record.slurm_id)
         if row is None:
             continue
         is_ours = without_token(row.comment) == comment(cluster.public_address)

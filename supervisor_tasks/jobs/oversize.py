@@ -102,7 +102,7 @@ def call_operator(
         context.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, advice=ADVICE)
 
 
-def forget_when_quiet(ledger: Ledger) -> None:
+def end_when_quiet(ledger: Ledger) -> None:
     """End the alarms whose cause was not seen for QUIET_S."""
     for name in ENDED_WHEN_QUIET:
         ledger.alarms.off(name, quiet_s=QUIET_S)

@@ -326,7 +326,7 @@ def _is_to_be_cancelled(job: Job, _: Event) -> bool:
 
 
 @on(SubmissionStillPossible, when=_is_to_be_cancelled)
-def _look_for_it_later(job: Job, event: SubmissionStillPossible) -> Next:
+def _search_later(job: Job, event: SubmissionStillPossible) -> Next:
     return job, (Effect(EffectKind.CANCEL, event.left_s),)
 
 
@@ -411,7 +411,7 @@ def _adopted(job: Job, event: ExistingSlurmJobAdopted) -> Next:
 
 
 @on(ExistingSlurmJobAdopted, *IN_SLURM, when=_has_no_id)
-def _adopted_while_it_is_looked_for(job: Job, event: ExistingSlurmJobAdopted) -> Next:
+def _adopted_during_the_search(job: Job, event: ExistingSlurmJobAdopted) -> Next:
     return _with_id(job, event.slurm_id), (Effect(EffectKind.POLL_SLURM),)
 
 

@@ -33,8 +33,8 @@ CALLBACKS = METADATA.tables["callbacks"]
 UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the tick
 # the last id that was checked
 UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)
-FORGET_EVERY_S = 600.0
-STRANGE_KEPT_S = 2700.0  # less than an hour, even with FORGET_EVERY_S added
+DELETE_EVERY_S = 600.0
+STRANGE_KEPT_S = 2700.0  # less than an hour, even with DELETE_EVERY_S added
 MAX_CALLBACKS = 1000  # callbacks that are read at a time
 PROVEN = "proven"  # grpc_callbacks/callers.py writes it
 
@@ -177,7 +177,7 @@ class CallbackReader:
         how many callbacks it deleted.
         """
         ago_s = self._ticks.age_s(UNKNOWN_CALLBACKS_PURGED)
-        if ago_s is not None and ago_s < FORGET_EVERY_S:
+        if ago_s is not None and ago_s < DELETE_EVERY_S:
             return 0
         with self._engine.begin() as connection:
             checked_to = (

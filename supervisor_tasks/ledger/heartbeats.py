@@ -57,7 +57,7 @@ def record_heartbeats(
         execute(_BEAT, about)
 
 
-def forget_reporter(ticks: "PeriodicRuns") -> None:
+def delete_reporter_heartbeat(ticks: "PeriodicRuns") -> None:
     """Delete the ticks of the reporter: the site has none any more. It counts again
     from its next heartbeat.
     """

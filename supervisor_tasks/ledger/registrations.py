@@ -101,7 +101,7 @@ class Registrations:
         """
         return self._facts.set(HARDWARE, machines)
 
-    def forget_hardware(self) -> None:
+    def delete_hardware(self) -> None:
         """Delete the machines, because no worker has looked for a while. Their age
         starts again at 0.
         """
@@ -114,7 +114,7 @@ class Registrations:
         stored = self._facts.read(HARDWARE)
         return ((), 0.0) if stored is None else (stored.value, stored.age_s)
 
-    def forget_missed(self) -> None:
+    def end_missed(self) -> None:
         """End the time without nodes: a look has found working nodes, or none is
         possible because SLURM does not work.
         """

@@ -495,7 +495,7 @@ class TransactionStore:
         again.
         """
         self._counters.add(connection, counted(self._first_mined(connection, mined)))
-        marks = [
+        ends = [
             {
                 "id": result.sent.id,
                 "state": "MINED" if result.success else "REVERTED",
@@ -509,7 +509,7 @@ class TransactionStore:
             }
             for result in mined
         ]
-        connection.execute(_CLOSE, as_rows(marks))
+        connection.execute(_CLOSE, as_rows(ends))
 
     def mark_nonce_conflict(self, ids: Sequence[int]) -> None:
         """Store that the nonces of these transactions are mined, but it is not known

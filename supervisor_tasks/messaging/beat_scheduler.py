@@ -68,7 +68,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         """Send messages for the tasks that are due; returns the seconds until the next
         query.
         """
-        LOOP.mark()
+        LOOP.completed()
         if time.monotonic() - self._asked_s >= ASKED_EVERY_S:
             self._asked_s = time.monotonic()
             self._send_due()

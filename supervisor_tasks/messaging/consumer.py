@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 RETRY_S = 1.0  # between two tries to connect, without limit
 EVENTS_EVERY_S = 0.5
-MARK_EVERY_S = 1.0
+PROGRESS_EVERY_S = 1.0
 # checks of the queues with the same result before the worker counts as receiving none
 SAMPLES = 10
 STUCK_LOOP_GRACE_S = 15.0  # for a worker to end its work
@@ -100,7 +100,7 @@ class ReconnectingConsumer(Consumer):  # type: ignore[misc]  # Celery has no typ
         """
         super().register_with_event_loop(hub)
         hub.call_repeatedly(EVENTS_EVERY_S, self._flush_events)
-        hub.call_repeatedly(MARK_EVERY_S, LOOP.mark)
+        hub.call_repeatedly(PROGRESS_EVERY_S, LOOP.completed)
 
     def on_send_event_buffered(self) -> None:
         """Send nothing now: `register_with_event_loop` sends the events later."""

@@ -40,7 +40,7 @@ class LoopGuard:
         stand, nor does that of a process that was asked to end.
         """
         if self._dependencies.hold_loop:
-            self._loop.mark()
+            self._loop.completed()
         if self._loop.ending or self._loop.age_s < STANDS_FOR_S:
             self._looks = 0
         else:

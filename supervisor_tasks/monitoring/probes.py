@@ -50,7 +50,7 @@ from supervisor_tasks.monitoring.loop_guard import start_loop_guard
 
 log = structlog.get_logger()
 
-MARK_EVERY_S = 1.0
+PROGRESS_EVERY_S = 1.0
 
 
 def serve(
@@ -220,7 +220,7 @@ def serve_flower(settings: Settings) -> None:
     """Serve the probes before Flower starts. Its loop is tornado's, of this thread."""
     from tornado.ioloop import IOLoop, PeriodicCallback
 
-    PeriodicCallback(LOOP.mark, MARK_EVERY_S * 1000).start()
+    PeriodicCallback(LOOP.completed, PROGRESS_EVERY_S * 1000).start()
     needed = services(_broker(settings), quiet=settings.health_address is None)
     serve(settings, "flower", needed)
     # in the loop: a program that only reads this configuration runs none
@@ -248,15 +248,15 @@ def serve_callbacks(settings: Settings) -> ProbeServer | None:
     )
 
 
-async def mark_loop() -> None:
-    """Mark that asyncio's loop completes rounds, until this task is cancelled."""
+async def show_progress() -> None:
+    """Show that asyncio's loop completes rounds, until this task is cancelled."""
     while True:
-        LOOP.mark()
-        await asyncio.sleep(MARK_EVERY_S)
+        LOOP.completed()
+        await asyncio.sleep(PROGRESS_EVERY_S)
 
 
-def mark_ending(**_: object) -> None:
-    """Mark the loop as ending, when Celery shuts the worker down: its last work may
+def note_ending(**_: object) -> None:
+    """Note that the loop is ending, when Celery shuts the worker down: its last work may
     take longer than a round may.
     """
     LOOP.end()

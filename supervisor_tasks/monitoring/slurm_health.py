@@ -14,7 +14,7 @@ from supervisor_tasks.benchmarking.cleanup import (
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
-from supervisor_tasks.jobs.oversize import forget_when_quiet
+from supervisor_tasks.jobs.oversize import end_when_quiet
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import Ledger
@@ -100,7 +100,7 @@ def _check(context: WorkerContext) -> bool:
         _record_failure(ledger, error)
         raise
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
-    forget_when_quiet(ledger)
+    end_when_quiet(ledger)
     try:
         compare_cluster(context, controller)
     except AnotherSlurmError:

@@ -36,13 +36,13 @@ def _look(context: WorkerContext) -> bool:
         _missed(context, book, str(error))
         raise
     if specs.nodes:
-        book.forget_missed()
+        book.end_missed()
         context.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
     else:
         _missed(context, book, _left_out(context.slurm.nodes.partition, specs))
     machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
     if not shows_nodes(context.ledger.ticks.age_s(NODES)):
-        book.forget_hardware()
+        book.delete_hardware()
     is_new = book.learn_hardware(machines)
     context.ledger.ticks.record(NODES)
     if is_new:
@@ -55,7 +55,7 @@ def _missed(context: WorkerContext, book: Registrations, why: str) -> None:
     SLURM does not work, another alarm calls him.
     """
     if not slurm_is_healthy(context.ledger):
-        book.forget_missed()  # the time without a node starts when SLURM works again
+        book.end_missed()  # the time without a node starts when SLURM works again
         return
     book.learn_why_not_seen(why[:MAX_ERROR_CHARS])
     advice = "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider show` has the last error"

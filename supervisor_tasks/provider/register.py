@@ -90,7 +90,7 @@ def _register(context: WorkerContext) -> bool:
     if decision.action is Action.REGISTER:
         write = _estimated(context, decision)
     refusal = write if isinstance(write, Refused) else None
-    _report(context, book, situation, decision, refusal)
+    _store_and_alarm(context, book, situation, decision, refusal)
     if isinstance(write, NoEstimateError):
         raise write
     is_served = decision.action is Action.NOTHING
@@ -266,7 +266,7 @@ def _wanted_alarms(
     return wanted
 
 
-def _report(
+def _store_and_alarm(
     context: WorkerContext,
     book: Registrations,
     situation: RegistrationInput,

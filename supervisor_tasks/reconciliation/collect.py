@@ -50,7 +50,7 @@ from supervisor_tasks.reconciliation.snapshot import (
     absence_confirmed,
     is_active,
     is_hot_and_ours,
-    marked_names,
+    names_with_our_comment,
     pending_and_missing,
     unexplained,
     unlisted,
@@ -176,7 +176,7 @@ def _pointed_to(ledger: Ledger, snapshot: Snapshot) -> dict[JobId, JobSummary]:
     read: they are read again.
     """
     other_ids = {row.slurm_id for row in snapshot.rows.values() if is_active(row)}
-    other_names = marked_names(snapshot.rows.values(), snapshot.comment)
+    other_names = names_with_our_comment(snapshot.rows.values(), snapshot.comment)
     for job in snapshot.jobs.values():
         if job.slurm_id is not None:
             other_ids.discard(job.slurm_id)
@@ -206,7 +206,7 @@ def _look_at_chain(
     unknown = claimed_ids - ledger.sweeps.named(claimed_ids, ()).keys()
     cursor = ledger.cursors.of(CONTRACT_STREAM)
     block = int(contract.rpc.call("eth_blockNumber"), 16)
-    in_slurm = marked_names(snapshot.rows.values(), snapshot.comment)
+    in_slurm = names_with_our_comment(snapshot.rows.values(), snapshot.comment)
     also_asked = (in_slurm | unknown | others.keys()) - snapshot.jobs.keys()
     chain = contract.on_chain([*snapshot.jobs, *also_asked], block)
     snapshot = snapshot.changed(

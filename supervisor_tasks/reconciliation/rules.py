@@ -31,7 +31,7 @@ from supervisor_tasks.reconciliation.snapshot import (
     Snapshot,
     Trace,
     absence_confirmed,
-    has_our_mark,
+    has_our_comment,
     is_active,
     is_behind,
     is_hot_job_of,
@@ -458,7 +458,7 @@ def _unexpected_row(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]
             row.slurm_id,
             (RunsAfterItsEnd(row.slurm_id),),
         )
-    elif has_our_mark(row, snapshot.comment):
+    elif has_our_comment(row, snapshot.comment):
         yield from _jobs_with_our_comment(row, snapshot)
 
 
@@ -507,7 +507,7 @@ def _runs_on(
 
 
 def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """A SLURM job with our mark that the ledger does not know by its id."""
+    """A SLURM job with our comment that the ledger does not know by its id."""
     job_id = JobId(row.name)
     job = snapshot.jobs.get(job_id)
     if job is None:
@@ -544,7 +544,7 @@ def _is_live(job: JobSummary, snapshot: Snapshot) -> bool:
 def _unknown_to_the_ledger(
     job_id: JobId, row: SqueueRow, snapshot: Snapshot
 ) -> Iterator[Discrepancy]:
-    """A SLURM job with our mark, named after a job on chain that the ledger does not
+    """A SLURM job with our comment, named after a job on chain that the ledger does not
     know.
     """
     standing = snapshot.standing(job_id)

@@ -174,7 +174,7 @@ def _cancel(
         except SupervisorError as error:
             refused = dict.fromkeys(of_user, str(error))
             unanswered += isinstance(error, TransientError)
-        _report_cancelled(of_user, refused, report)
+        _log_cancelled(of_user, refused, report)
         if unanswered >= MAX_UNANSWERED:
             break
     if report.not_cancelled:
@@ -199,7 +199,7 @@ def _to_cancel(
     return of_users
 
 
-def _report_cancelled(
+def _log_cancelled(
     findings: Mapping[SlurmId, Discrepancy],
     refused: Mapping[SlurmId, str],
     report: ReconciliationReport,

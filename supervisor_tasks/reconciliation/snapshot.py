@@ -408,11 +408,11 @@ def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:
     return being_submitted | claims
 
 
-def marked_names(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:
-    """Return the job ids that are the names of live SLURM jobs with our mark."""
+def names_with_our_comment(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:
+    """Return the job ids that are the names of live SLURM jobs with our comment."""
     names = set[JobId]()
     for row in slurm:
-        if has_our_mark(row, comment):
+        if has_our_comment(row, comment):
             names.add(JobId(row.name))
     return names
 
@@ -487,7 +487,7 @@ def _runs_or_ran(row: SqueueRow) -> bool:
     return row.record.state != "CANCELLED" and not was_rejected
 
 
-def has_our_mark(row: SqueueRow, comment: str) -> bool:
+def has_our_comment(row: SqueueRow, comment: str) -> bool:
     """Whether a live SLURM job looks like one of ours."""
     return (
         row.comment == comment

@@ -209,8 +209,8 @@ class Cluster:
         ahead_s = clock.ahead_of_s(admins)
         if abs(ahead_s) > CLOCKS_APART_S:
             # a clock that was just set must not be refused twice
-            self.ssh.forget_clock(user)
-            self.ssh.forget_clock(self.admin)
+            self.ssh.discard_clock(user)
+            self.ssh.discard_clock(self.admin)
             raise ClocksDifferError(user, self.admin, self.address, ahead_s)
         return replace(clock, slurm_conf=admins.slurm_conf)
 
@@ -335,7 +335,7 @@ class Cluster:
             before(CrashPoint.SBATCH)
             unanswered = self._stream(user, argv, stdin, answers)
         if answers.came_late:
-            self.ssh.forget_clock(user)  # the clock may be wrong by now
+            self.ssh.discard_clock(user)  # the clock may be wrong by now
         for number in range(answers.answered, len(orders)):
             answered(number, unanswered)
 

@@ -340,7 +340,7 @@ class RestCluster:
     ) -> dict[JobId, list[JobRecord] | SupervisorError]:
         """Return all records of these jobs, found by their names or output files. An
         error is in the place of a job that is not found while SLURM has a job from that
-        time that has not all our marks and is no other job of ours. UndecidedError: the
+        time that has not our name, file and comment, and is no other job of ours. UndecidedError: the
         user may have renamed it. SlurmUnavailableError: slurmrestd shows no user for
         it, or for a job of this name, because a host cannot resolve the user now.
         """
@@ -393,12 +393,12 @@ class RestCluster:
         """
         unclear = list[SlurmId]()
         for job in search.suspects(rows, now_s):
-            is_another = self._has_our_marks(job) and job.name != search.job_id
+            is_another = self._has_our_comment(job) and job.name != search.job_id
             if job.has_script and not is_another:
                 unclear.append(job.slurm_id)
         return unclear
 
-    def _has_our_marks(self, job: SqueueRow) -> bool:
+    def _has_our_comment(self, job: SqueueRow) -> bool:
         """Whether the job has the name, the output file and the comment of a job of
         ours: then it is the job of that name.
         """

@@ -317,7 +317,7 @@ class Ssh:
         """
         ended_s = our_clock_s()
         with suppress(TransientError):
-            self.forget_clock(other)
+            self.discard_clock(other)
             self.clock(other, is_admin=True)
             if ended_s - begun_s >= HUNG_S and self._hung(user, begun_s):
                 self._login(user).silence.record_hang(begun_s, our_clock_s())
@@ -366,7 +366,7 @@ class Ssh:
         except SshCutError as error:
             raise SshUnavailableError(str(error)) from error
 
-    def forget_clock(self, user: str) -> None:
+    def discard_clock(self, user: str) -> None:
         """Make the next call of `clock` for this user ask the login node again."""
         with self._lock:
             cached = self._connections.get(user)

@@ -15,7 +15,7 @@ from grpc_callbacks.room import MAX_CALLBACKS, CallbackOrigin
 from plugins.channel import SupervisorTarget, open_channel
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.callbacks import (
-    FORGET_EVERY_S,
+    DELETE_EVERY_S,
     STRANGE_KEPT_S,
     CallbackReader,
 )
@@ -121,7 +121,7 @@ def test_callbacks__made_up_for_a_job_without_an_id__push_out_nothing_that_is_pr
 def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_again(
     site: CallbackSite, port: Port
 ) -> None:
-    assert FORGET_EVERY_S + STRANGE_KEPT_S < HOUR_S
+    assert DELETE_EVERY_S + STRANGE_KEPT_S < HOUR_S
     found_later = random_job_id()
     with grpc.insecure_channel(port.address) as channel:
         report(channel, found_later)

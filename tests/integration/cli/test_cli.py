@@ -1359,7 +1359,7 @@ def test_sweep_run__a_sweep_had_begun_before__waits_for_the_next_one(
     assert len(sweeps.last(3)) == 2
 
 
-def test_forget_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(
+def test_disable_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(
     run: Run, ledger: Ledger
 ) -> None:
     with ledger.engine.begin() as connection:

@@ -244,7 +244,7 @@ def accounts_wanted(engine: Engine) -> list[str]:
         return list(connection.scalars(statement))
 
 
-def test_look_for_customers__node_refuses_the_question__next_one_is_short(
+def test_find_new_customers__node_refuses_the_question__next_one_is_short(
     node: Picky, chain: Chain, provider: Account, engine: Engine
 ) -> None:
     """After an outage each question was longer than the one before, and refused."""
@@ -261,7 +261,7 @@ def test_look_for_customers__node_refuses_the_question__next_one_is_short(
     assert node.asked == [3, 1]
 
 
-def test_look_for_customers__many_blocks_were_missed__accounts_reads_them(
+def test_find_new_customers__many_blocks_were_missed__accounts_reads_them(
     node: Picky, chain: Chain, provider: Account, engine: Engine
 ) -> None:
     woken = list[str]()
@@ -275,7 +275,7 @@ def test_look_for_customers__many_blocks_were_missed__accounts_reads_them(
     assert (node.asked, woken) == ([], ["accounts"])
 
 
-def test_look_for_customers__worker_starts__accounts_reads_what_it_missed(
+def test_find_new_customers__worker_starts__accounts_reads_what_it_missed(
     node: Picky, chain: Chain, provider: Account, engine: Engine
 ) -> None:
     """A request of the blocks that were mined before the first look is read at once,

@@ -449,7 +449,7 @@ def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(
     register(play.worker.context)
     assert play.sent() == 0
     assert "SLURM shows no node" in play.told()["why"]
-    play.facts.forget_hardware()
+    play.facts.delete_hardware()
     assert play.facts.hardware() == ((), 0.0)
     play.facts.learn_hardware(MACHINES)
     play.look()

@@ -11,21 +11,21 @@ JOBS = ["0x1", "0x2"]
 @pytest.mark.parametrize(
     ("before", "key", "after"),
     [
-        (Screen(), "j", Screen(marked=1)),
-        (Screen(marked=1), "j", Screen(marked=1)),
+        (Screen(), "j", Screen(selected=1)),
+        (Screen(selected=1), "j", Screen(selected=1)),
         (Screen(), "k", Screen()),
-        (Screen(marked=1), "\n", Screen(marked=1, opened="0x2")),
+        (Screen(selected=1), "\n", Screen(selected=1, opened="0x2")),
         (Screen(opened="0x1"), "b", Screen()),
         (Screen(opened="0x1", first_line=20), "b", Screen()),
         (Screen(opened="0x1"), "j", Screen(opened="0x1", first_line=10)),
         (Screen(opened="0x1", first_line=10), "k", Screen(opened="0x1")),
         (Screen(opened="0x1"), "k", Screen(opened="0x1")),
-        (Screen(marked=1), "f", Screen(only=State.CLAIMED)),
+        (Screen(selected=1), "f", Screen(only=State.CLAIMED)),
         (Screen(), "p", Screen(asks=True)),
         (Screen(asks=True), "n", Screen()),
         (Screen(asks=True), "", Screen(asks=True)),
         (Screen(), "x", Screen()),
-        (Screen(marked=9), "", Screen(marked=1)),
+        (Screen(selected=9), "", Screen(selected=1)),
     ],
 )
 def test_key__on_each_screen__changes_what_is_shown(
@@ -35,7 +35,7 @@ def test_key__on_each_screen__changes_what_is_shown(
 
 
 def test_key__without_jobs__opens_nothing() -> None:
-    assert pressed(Screen(marked=3), "\n", []) == Screen()
+    assert pressed(Screen(selected=3), "\n", []) == Screen()
 
 
 def test_next_filter__called_repeatedly__goes_through_all_states_and_back_to_all() -> (

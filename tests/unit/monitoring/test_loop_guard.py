@@ -67,7 +67,7 @@ def test_stands__process_was_suspended_for_an_hour__goes_on() -> None:
     clock.now_s += 3600
     dependencies.ask(dependencies._dependencies[0])
     assert not guard.stands()
-    loop.mark()
+    loop.completed()
     clock.now_s += LOOK_EVERY_S
     assert not guard.stands()
     clock.now_s += STANDS_FOR_S

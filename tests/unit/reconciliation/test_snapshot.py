@@ -21,14 +21,14 @@ from supervisor_tasks.reconciliation.snapshot import (
     absence_confirmed,
     doubt_key,
     foreign,
-    has_our_mark,
+    has_our_comment,
     is_active,
     is_behind,
     is_hot_and_ours,
     is_hot_job_of,
     is_row_of,
     listed_id,
-    marked_names,
+    names_with_our_comment,
     never_ran,
     new_among,
     row_of,
@@ -487,11 +487,13 @@ def test_is_active__each_state__is_true_while_it_runs_or_will_run(
         (row(1, name="0x" + "a" * 64 + "\n"), False),
     ],
 )
-def test_has_our_mark__each_row__is_live_with_our_comment_and_a_job_id_as_name(
+def test_has_our_comment__each_row__is_live_with_our_comment_and_a_job_id_as_name(
     listed: SqueueRow, is_marked: bool
 ) -> None:
-    assert has_our_mark(listed, MARK) is is_marked
-    assert marked_names([listed], MARK) == ({listed.name} if is_marked else set())
+    assert has_our_comment(listed, MARK) is is_marked
+    assert names_with_our_comment([listed], MARK) == (
+        {listed.name} if is_marked else set()
+    )
 
 
 # --- the contract's side --------------------------------------------------------------
