@@ -17,10 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import IO
 
 import structlog
 
+from supervisor_tasks.cli.env_files import EnvFileError, files_in, variables_of
 from supervisor_tasks.cli.fleet_flags import Flags
 from supervisor_tasks.cli.run_command import (
     SERVERS,
@@ -328,10 +330,16 @@ def _end_with(parent: int) -> None:
 
 
 def run_fleet(flags: Flags) -> int:
-    """Run the fleet with these flags over the environment. Returns this process's
-    status.
+    """Run the fleet with these flags over the environment, and the environment over the
+    files of the working directory. Returns this process's status.
     """
-    given = overridden(os.environ, flags.settings)
+    files = files_in(Path.cwd())
+    try:
+        given = overridden(variables_of(files), os.environ)
+    except EnvFileError as error:
+        logs.log_refusal(str(error), os.environ.get("CLUSTER_NAME", ""))
+        return WRONG_SETTINGS
+    given = overridden(given, flags.settings)
     missing = [] if flags.embedded else missing_servers(SERVERS, given)
     wrong = [*missing, *unreadable_key(given)]
     if wrong:
@@ -340,7 +348,9 @@ def run_fleet(flags: Flags) -> int:
     guard_process()
     logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))
     logs.log_crashes()
-    warn_of_mistyped()
+    if files:
+        log.info("settings_files_read", files=[str(file) for file in files])
+    warn_of_mistyped(frozenset(given))
     secrets = sorted(name for name in flags.settings if name.lower() in KEYS)
     if secrets:
         expected = f"the variable, or {secrets[0]}_FILE: every user of this host can read the command line"

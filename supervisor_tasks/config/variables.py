@@ -141,9 +141,9 @@ def _first_two(name: str) -> tuple[str, str]:
 
 
 @cache
-def warn_of_mistyped() -> None:
+def warn_of_mistyped(environment: Collection[str] = os.environ) -> None:
     """Log a warning for each variable that is probably a misspelled setting, once in a
     process.
     """
-    for name, nearest in mistyped(os.environ).items():
+    for name, nearest in mistyped(environment).items():
         log.warning("variable_not_known", variable=name, nearest=nearest)

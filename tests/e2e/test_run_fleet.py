@@ -118,6 +118,7 @@ def started(
     name: str = "fleet",
     without: Collection[str] = (),
     as_flags: Collection[str] = AS_FLAGS,
+    cwd: Path = REPOSITORY,
     **more: str,
 ) -> Iterator[Running]:
     """A fleet that serves the grid. `name` is that of its log."""
@@ -138,7 +139,7 @@ def started(
         if name in grid.environment
     ]
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *words, *flags]
-    running = grid.processes.start(name, argv, env=given, cwd=REPOSITORY)
+    running = grid.processes.start(name, argv, env=given, cwd=cwd)
     try:
         yield running
     finally:
@@ -282,14 +283,22 @@ def test_fleet__killed__its_children_end(grid: Grid, fleet: Running) -> None:
 
 
 def test_run_fleet__embedded__needs_no_servers_of_the_site() -> None:
+    """And takes what its environment lacks from the file in its folder."""
     # whose wallet no other ledger has used
     other = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))
     state = other.folder / "embedded"
+    cwd = other.folder / "started-here"
+    cwd.mkdir()
+    (cwd / ".env").write_text(
+        f"SLURM_SSH_ADMIN_USER={other.environment['SLURM_SSH_ADMIN_USER']}\nCLUSTER_NAME=not-this-one\n"
+    )
     try:
         with started(
             other,
             "--embedded",
-            without=("DATABASE_URL", "BROKER_URL"),
+            without=("DATABASE_URL", "BROKER_URL", "SLURM_SSH_ADMIN_USER"),
+            as_flags=(),
+            cwd=cwd,
             STATE_DIR=str(state),
         ) as running:
             wait_until(
@@ -300,6 +309,10 @@ def test_run_fleet__embedded__needs_no_servers_of_the_site() -> None:
             )
             assert settles(other) is ChainStatus.FINISHED
             assert (state / "postgres").is_dir()
+            (read,) = (
+                line for line in told(other) if line["event"] == "settings_files_read"
+            )
+            assert read["files"] == [str(cwd / ".env")]
         wait_until(
             lambda: not below(state),
             "the embedded servers to end with the fleet",

@@ -38,6 +38,7 @@ WITHOUT_COMMANDS = {
         "plot",
         "restarts",
         "run_command",
+        "env_files",
     ),
     *("timeline", "views", "wording"),
     "target",

@@ -1,0 +1,56 @@
+"""The files `.env.local` and `.env` of the working directory. The Go program takes its
+variables from them, too, so a unit with a WorkingDirectory needs no EnvironmentFile.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+# a variable of the first one wins
+FILES = (".env.local", ".env")
+
+
+class EnvFileError(ValueError):
+    """A file with variables cannot be used; the message states why."""
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files with variables in a folder, the one that wins first."""
+    return [folder / name for name in FILES if (folder / name).is_file()]
+
+
+def variables_of(files: list[Path]) -> dict[str, str]:
+    """Return the variables of these files. Raises EnvFileError if a file cannot be
+    read, or if another user may write to it and so choose where the keys go.
+    """
+    found = dict[str, str]()
+    for file in reversed(files):
+        found |= _read(file)
+    return found
+
+
+def _read(file: Path) -> dict[str, str]:
+    try:
+        with file.open(encoding="utf-8") as opened:
+            _require_own(file, os.fstat(opened.fileno()))
+            values = dotenv_values(stream=opened)
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnvFileError(f"{file}: cannot be read: {error}") from error
+    empty = [name for name, value in values.items() if value is None]
+    if empty:
+        raise EnvFileError(
+            f"{file}: found {empty[0]} without a value; expected {empty[0]}=VALUE"
+        )
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _require_own(file: Path, status: os.stat_result) -> None:
+    is_own = status.st_uid in (0, os.geteuid())
+    if is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return
+    raise EnvFileError(
+        f"{file}: found mode {stat.S_IMODE(status.st_mode):o} of user {status.st_uid}; expected a file of root, or of the"
+        " user that runs this, to which no other user may write: chown and chmod go-w it, or start in another folder"
+    )
