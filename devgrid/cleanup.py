@@ -175,7 +175,7 @@ def end_and_remove(folder: Path) -> None:
     if not folder.exists():
         return
     for own in reversed(cluster_folders(folder)):
-        with suppress(StateFileError):  # its processes are found by their marks
+        with suppress(StateFileError):  # its processes are found by their environment
             _end_jobs(own)
             Processes(own).stop_all()
     processes = Processes(folder)

@@ -26,13 +26,13 @@ from devgrid.state_files import state_in
 MEASURED = "COVERAGE_PROCESS_CONFIG"
 PATIENCE_S = 5.0
 MAX_PAUSE_S = 1.0  # between two checks of a condition, however long a check takes
-MARKS = (
+FOLDER_VARIABLES = (
     "DEVGRID_STATE",
     "HOME",
     "STATE_DIR",
 )  # variables: a process belongs to the folder that one of them names. A job has its home there
 SLURM = ("munged", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")
-# some lose the mark
+# some lose these variables
 DAEMONS = {
     *SLURM,
     "anvil",
@@ -227,12 +227,13 @@ class Processes:
 
     def stop_all(self) -> None:
         """End all processes that were started here, newest first, by SIGTERM and after
-        PATIENCE_S by SIGKILL; then kill the strays that carry our mark.
+        PATIENCE_S by SIGKILL; then kill the strays that have our folder in
+        their environment.
         """
         entries = list(reversed(self.running()))
         family = _descendants(
             entries
-        )  # those that have lost the mark are no descendants any more when their parents have ended
+        )  # those that have lost the variable are no descendants any more when their parents have ended
         for entry in entries:
             process = entry.process()
             if process is not None:
@@ -267,7 +268,7 @@ class Processes:
                     process.kill()
 
     def kill_strays(self) -> None:
-        """Kill the processes that carry our mark, with their descendants, and the
+        """Kill the processes with our folder in their environment, with their descendants, and the
         daemons that use our folder, but not this program and its ancestors. Other
         processes that name the folder, such as an editor or a pager, are not ours.
         """
@@ -276,7 +277,7 @@ class Processes:
         for process in psutil.process_iter():
             if process.pid in spared:
                 continue
-            if self._is_marked(process.pid):
+            if self._names_our_folder(process.pid):
                 _kill_tree(process)
             elif self._is_daemon(process):
                 _kill(process)
@@ -287,13 +288,16 @@ class Processes:
             return child.poll() is not None  # which reaps it
         return running.process() is None
 
-    def _is_marked(self, pid: int) -> bool:
-        """Whether the environment of a process has our mark. psutil would stop at the
+    def _names_our_folder(self, pid: int) -> bool:
+        """Whether the environment of a process names our folder. psutil would stop at the
         first malformed entry, and the title of slurmstepd 22.05 overwrites the first
         one.
         """
         pairs = (entry.partition("=") for entry in _words(pid, "environ"))
-        return any(name in MARKS and self._is_ours(value) for name, _, value in pairs)
+        return any(
+            name in FOLDER_VARIABLES and self._is_ours(value)
+            for name, _, value in pairs
+        )
 
     def _is_daemon(self, process: psutil.Process) -> bool:
         """Whether a process is a program in our folder, a daemon with a path there in

@@ -61,7 +61,7 @@ end
 
 -- --- the numbers that were used ------------------------------------------------------------------------------------------
 
-local used, used_file, lines, forgotten_at_lines = nil, nil, 0, 0 -- used[job name] = { number, kept until }
+local used, used_file, lines, rewritten_at_lines = nil, nil, 0, 0 -- used[job name] = { number, kept until }
 
 local function write(file_name, mode, text)
     local file = assert(io.open(file_name, mode))
@@ -75,7 +75,7 @@ local function line_of(name, entry)
 end
 
 -- The file has a line for each token, and what is over is left out now and then.
-local function forget_what_is_over(file_name, entries, now)
+local function delete_expired(file_name, entries, now)
     local text, live = {}, {}
     for name, entry in pairs(entries) do
         if entry[2] >= now then
@@ -86,7 +86,7 @@ local function forget_what_is_over(file_name, entries, now)
     write(file_name .. ".new", "w", table.concat(text))
     assert(os.rename(file_name .. ".new", file_name))
     used, used_file, lines = live, file_name, #text
-    forgotten_at_lines = 2 * lines + SPARE_LINES
+    rewritten_at_lines = 2 * lines + SPARE_LINES
 end
 
 -- What a slurmctld that has ended, or a script that was loaded before, has left. A last line that was cut off is left out: its
@@ -105,7 +105,7 @@ local function remember(file_name, now)
     if file then
         file:close()
     end
-    forget_what_is_over(file_name, found, now)
+    delete_expired(file_name, found, now)
 end
 
 local function keep(name, number, kept_until, now)
@@ -114,8 +114,8 @@ local function keep(name, number, kept_until, now)
     write(file_name, "a", line_of(name, entry))
     used_file = file_name
     used[name], lines = entry, lines + 1
-    if lines > forgotten_at_lines then
-        forget_what_is_over(used_file, used, now)
+    if lines > rewritten_at_lines then
+        delete_expired(used_file, used, now)
     end
 end
 
@@ -195,8 +195,8 @@ local function not_covered(job)
         return "requeue"
     end
     -- The line by which the supervisor finds its job among all of the customer's.
-    local mark = (job.script or ""):match("^[^\n]*\n([^\n]*)\n")
-    return mark ~= "# supervisor job " .. job.name and "script" or nil
+    local header = (job.script or ""):match("^[^\n]*\n([^\n]*)\n")
+    return header ~= "# supervisor job " .. job.name and "script" or nil
 end
 
 -- Whether two codes are the same, in a time that does not tell where they differ.

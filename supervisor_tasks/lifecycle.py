@@ -35,7 +35,7 @@ def goes_on() -> bool:
 
 
 class Worker:
-    """A worker process: its context, its batches, and the thread that looks for new
+    """A worker process: its context, its batches, and the thread that searches for new
     blocks.
 
     `hold_wallet` stores that this cluster works with the wallet; it is None in a worker

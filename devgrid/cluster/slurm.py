@@ -143,7 +143,7 @@ class Slurm:
 
     def env(self) -> dict[str, str]:
         """The environment of SLURM's commands. A job inherits it, with DEVGRID_STATE:
-        by this mark `Processes` finds a job's processes that SLURM no longer tracks
+        by this variable `Processes` finds a job's processes that SLURM no longer tracks
         (proctrack/linuxproc follows parents only).
         """
         conf = str(self.layout.folder / "slurm.conf")

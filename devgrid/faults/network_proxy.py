@@ -44,7 +44,7 @@ class Fault(StrEnum):
     # for later
     HANG = "hang"
     # no byte of present connections passes, nor their end; new ones pass
-    FORGET = "forget"
+    DROP = "drop"
     GARBLE_TO_CLIENT = "garble what comes back"  # every bit of it is flipped
     # accepted and thrown away; the client takes it for delivered
     LOSE_TO_SERVER = "lose what goes there"
@@ -73,7 +73,7 @@ class Proxy:
         self._planned: _PlannedFault | None = None
         self._happened = threading.Event()
         self._open: set[asyncio.StreamWriter] = set()
-        self._forgotten: set[asyncio.StreamWriter] = set()
+        self._dropped: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._flows = asyncio.Event()
@@ -222,12 +222,12 @@ class Proxy:
                 await self._flows.wait()
                 self._apply_if_due(direction, data)
                 piece, data = self._allowed(direction, data)
-                if not self._lost(direction) and drain not in self._forgotten:
+                if not self._lost(direction) and drain not in self._dropped:
                     drain.write(self._garbled(direction, piece))
                     await drain.drain()
                 self.passed[direction] += len(piece)
                 self._apply_if_due(direction, b"")
-        if drain.can_write_eof() and drain not in self._forgotten:
+        if drain.can_write_eof() and drain not in self._dropped:
             drain.write_eof()
 
     def _allowed(self, direction: Direction, data: bytes) -> tuple[bytes, bytes]:
@@ -268,8 +268,8 @@ class Proxy:
             self._cut()
         elif fault is Fault.END:
             self._end()
-        elif fault is Fault.FORGET:
-            self._forgotten |= self._open
+        elif fault is Fault.DROP:
+            self._dropped |= self._open
 
     def _cut(self) -> None:
         for writer in tuple(self._open):
@@ -277,7 +277,7 @@ class Proxy:
 
     def _discard(self, writer: asyncio.StreamWriter) -> None:
         self._open.discard(writer)
-        self._forgotten.discard(writer)
+        self._dropped.discard(writer)
 
     def _end(self) -> None:
         for writer in tuple(self._open):

@@ -272,7 +272,7 @@ def sbatch(path: str, one: Measurement, *, partition: str) -> list[str]:
 def batch_script(one: Measurement) -> bytes:
     """Return the script as sbatch reads it. The last line of its output shows with
     which status it ended. Its body is a subshell, whose exit and traps are its own, and
-    in which sbatch looks for no #SBATCH lines.
+    in which sbatch searches for no #SBATCH lines.
     """
     interpreter, body = "#!/bin/bash", one.script
     if body.startswith("#!"):

@@ -62,9 +62,9 @@ REQUESTS_AT_ONCE = 2
 # jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer
 # (rpc/client.py)
 JOBS_AT_ONCE = 1000
-ABI_WORD_DIGITS = 64  # hex digits
+ABI_SLOT_DIGITS = 64  # hex digits
 # of JobRepository.get's answer: blockNumberStateChange
-STATE_CHANGE_WORD = 14
+STATE_CHANGE_SLOT = 14
 MAX_ERROR_CHARS = 200  # characters of an error that are kept
 MAX_BIGINT = 2**63 - 1  # the greatest number that the ledger stores
 
@@ -422,8 +422,8 @@ def _offer(view: Function, answer: Any) -> Offer | None:
 
 
 def _get_job(job_id: JobId) -> str:
-    """The data of a call of GET_JOB. The only argument is a word; eth_abi takes longer
-    to encode it than the node takes to answer.
+    """The data of a call of GET_JOB. The only argument is a slot of 32 bytes; eth_abi
+    takes longer to encode it than the node takes to answer.
     """
     return f"0x{GET_JOB.selector.hex()}{job_id[2:]}"
 
@@ -433,7 +433,7 @@ def _on_chain(answer: str) -> OnChainJob:
     the job's id: decoding all of it takes longer than the node takes to answer.
     """
     status, customer, provider, changed = (
-        _word(answer, number) for number in (2, 3, 4, STATE_CHANGE_WORD)
+        _slot(answer, number) for number in (2, 3, 4, STATE_CHANGE_SLOT)
     )
     return OnChainJob(
         ChainStatus(int(status, 16)),
@@ -443,9 +443,9 @@ def _on_chain(answer: str) -> OnChainJob:
     )
 
 
-def _word(answer: str, number: int) -> str:
-    start = len("0x") + number * ABI_WORD_DIGITS
-    return answer[start : start + ABI_WORD_DIGITS]
+def _slot(answer: str, number: int) -> str:
+    start = len("0x") + number * ABI_SLOT_DIGITS
+    return answer[start : start + ABI_SLOT_DIGITS]
 
 
 def _address(word: str) -> Address:
@@ -501,9 +501,9 @@ def _owner(data: str) -> Address:
     transitions. Raises ValueError.
     """
     words = data.removeprefix("0x")
-    if len(words) < 2 * ABI_WORD_DIGITS:
+    if len(words) < 2 * ABI_SLOT_DIGITS:
         raise ValueError(f"{len(words) // 2} bytes of data hold no provider")
-    return _address(words[ABI_WORD_DIGITS : 2 * ABI_WORD_DIGITS])
+    return _address(words[ABI_SLOT_DIGITS : 2 * ABI_SLOT_DIGITS])
 
 
 def _unreadable(log: dict[str, Any], error: Exception) -> Unreadable:

@@ -17,7 +17,7 @@ from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, plain, span
-from supervisor_tasks.cli.wording import counted, joined, listed, worded
+from supervisor_tasks.cli.wording import counted, for_display, joined, listed
 from supervisor_tasks.ledger.alarm_meanings import is_known, meaning_of
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
@@ -198,7 +198,7 @@ def facts_of(
     }
     if silence is not None:
         facts["silenced"] = f"until {_shown_moment(silence.ends_at)}: {silence.reason}"
-    return facts | worded(alarm["details"])
+    return facts | for_display(alarm["details"])
 
 
 @app.command()

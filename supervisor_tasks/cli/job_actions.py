@@ -277,7 +277,7 @@ def _parked_submission(cli: CliContext, job: Job) -> Mapping[str, Any]:
     if job.state is not State.SUBMITTING or not submissions:
         raise CommandError(
             f"found {job.state}, and {len(submissions)} parked submissions; expected SUBMITTING and one: what is not parked"
-            " is looked for still, see `supervisor effect list --state parked`"
+            " is searched for still, see `supervisor effect list --state parked`"
         )
     return submissions[0]
 

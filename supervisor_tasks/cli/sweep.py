@@ -20,7 +20,7 @@ from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
 
 POLL_S = 0.2
-MAX_SEARCHED = 1000  # sweeps in which a number is looked for
+MAX_SEARCHED = 1000  # sweeps in which a number is searched for
 SWEEPS = View(
     "sweeps",
     "id",

@@ -103,7 +103,7 @@ EVENT_TEXTS: dict[str, EventText] = {
     "SubmissionStillPossible": (
         "worker",
         lambda details: (
-            f"looks for it again in {span(details.get('left_s') or 0.0)}, as its submission can still arrive"
+            f"searches for it again in {span(details.get('left_s') or 0.0)}, as its submission can still arrive"
         ),
     ),
     "CallbackReceived": ("plugin", _fixed("a callback came, and a look is due")),

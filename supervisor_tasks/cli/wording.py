@@ -7,7 +7,7 @@ from typing import Any
 from supervisor_tasks.cli.views import LEAST_ID, plain, span
 from supervisor_tasks.provider.offer import rounded_credits
 
-WORDS = {
+DISPLAY_NAMES = {
     "job_id": "job",
     "slurm_id": "SLURM id",
     "tx_hash": "transaction",
@@ -54,19 +54,19 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
 """How a number is shown, by the end of its name."""
 
 
-def worded(details: Mapping[str, Any]) -> dict[str, str]:
+def for_display(details: Mapping[str, Any]) -> dict[str, str]:
     """Return details with names in words, and values in words with units."""
     shown = dict[str, str]()
     for name, value in details.items():
         unit = _unit_of(name)
-        words = WORDS.get(name, name.removesuffix(unit).replace("_", " "))
+        words = DISPLAY_NAMES.get(name, name.removesuffix(unit).replace("_", " "))
         shown[words] = _text(value, UNITS.get(unit, plain))
     return shown
 
 
 def listed(details: Mapping[str, Any]) -> str:
     """Return details in one line."""
-    return ", ".join(f"{name} {text}" for name, text in worded(details).items())
+    return ", ".join(f"{name} {text}" for name, text in for_display(details).items())
 
 
 def cut_ids(text: str) -> str:

@@ -479,7 +479,7 @@ def _package(name: str) -> Path:
 
 def _copied_postgres(folder: Path) -> Path:
     package = _package(postgres_package())
-    # beside the package, where the binaries look for them
+    # beside the package, where the binaries search for them
     libraries = f"{package.name}.libs"
     copy = folder / package.name / "pginstall"
     if not copy.exists():

@@ -15,7 +15,7 @@ def guard_process(*needs: Need) -> None:
     """Remove the secrets from os.environ, so that no child gets them, and turn core
     files off.
 
-    The process forgets the keys that it does not need. Core files are off for its
+    The process deletes the keys that it does not need. Core files are off for its
     children too. Other processes of the same user can then read neither its memory nor
     /proc/PID/environ, which still shows the environment of the start; root can. Raises
     OSError.

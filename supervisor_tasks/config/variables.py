@@ -103,11 +103,11 @@ def mistyped(environment: Collection[str]) -> Mapping[str, str]:
     It takes only names, because a value can be a secret.
     """
     our_names = variables()
-    our_first_words = {name.partition("_")[0] for name in our_names}
+    our_prefixes = {name.partition("_")[0] for name in our_names}
     nearest_of = dict[str, str]()
     for name in sorted(set(environment) - our_names - OF_OTHERS):
         first = name.partition("_")[0]
-        if first not in our_first_words:
+        if first not in our_prefixes:
             continue
         least_similarity = _least_similarity(name, our_names)
         candidates = our_names

@@ -17,7 +17,7 @@ MARGIN_S = 0.7
 MAX_ERROR_CHARS = 300  # characters of an error
 # urllib3 prints which of its objects failed, and Python the number of the error. The
 # words behind are enough for an operator.
-CLIENTS_WORDS = re.compile(
+CLIENT_PREFIX = re.compile(
     r"\w+\(host='[^']*', port=\d+\): |Failed to establish a new connection: |\[Errno -?\d+\] "
 )
 
@@ -148,4 +148,4 @@ def error_line(error: Exception) -> str:
     lines = text.strip().splitlines()
     if not lines:
         return type(error).__name__
-    return CLIENTS_WORDS.sub("", lines[0])[:MAX_ERROR_CHARS]
+    return CLIENT_PREFIX.sub("", lines[0])[:MAX_ERROR_CHARS]

@@ -47,11 +47,11 @@ def classify_claims(
 ) -> tuple[list[ChainEvent], list[ForeignClaim]]:
     """The events without the claims of other ledgers and other clusters; and the claims
     of other ledgers. A claim that carries our tag, or a tag that was taken over, is
-    ours even when the ledger has forgotten it (a backup was restored). A claim without
+    ours even when the ledger no longer has it (a backup was restored). A claim without
     any tag was made by hand, and this ledger runs its job. `claim_known_to_ledger` is
     false for all of these. A claim that another cluster of the ledger already has is
     that cluster's, also if its tag says otherwise. With `old`, the node may have
-    forgotten a transaction; its claim then counts as one without a tag.
+    lost a transaction; its claim then counts as one without a tag.
     """
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
     if not claims:

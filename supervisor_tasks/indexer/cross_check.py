@@ -38,7 +38,7 @@ def unconfirmed_transactions(
 ) -> set[str]:
     """The hashes of the transactions whose events no second endpoint shows; empty when
     there is only one endpoint. Each endpoint gets one request for all transactions
-    together, or for the first ones, if there are more than it may be asked about.
+    together.
     """
     wanted = _by_transaction(happened)
     endpoints = contract.rpc
@@ -46,8 +46,7 @@ def unconfirmed_transactions(
         return set()
     if not wanted:
         return set()
-    asked = list(wanted)[: endpoints.most_asked]
-    shown = _shown_by_endpoints(contract, endpoints, asked)
+    shown = _shown_by_endpoints(contract, endpoints, sorted(wanted))
     missing = {
         tx_hash
         for tx_hash in wanted
@@ -57,8 +56,8 @@ def unconfirmed_transactions(
         if missing and endpoints.alone_for_s() > PATIENCE_S:
             return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
         return missing
-    if doubted := missing.intersection(asked):
-        _update_disagreement(ledger, doubted, wanted, shown)
+    if missing:
+        _update_disagreement(ledger, missing, wanted, shown)
     else:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
     return missing

@@ -124,7 +124,7 @@ def _record_registration(context: WorkerContext, permission: ClaimPermission) ->
 
 
 def _end_refusals(ledger: Ledger, wanted: Mapping[str, int]) -> None:
-    """Forget the refused estimates of purposes without anything to claim: no estimate
+    """Clear the refused estimates of purposes without anything to claim: no estimate
     is made, so none is refused.
     """
     for purpose, number in wanted.items():

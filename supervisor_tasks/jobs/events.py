@@ -100,7 +100,7 @@ class SubmissionNotFound:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionStillPossible:
-    """A job that is over without a SLURM id was looked for, and what was sent for its
+    """A job that is over without a SLURM id was searched for, and what was sent for its
     submission can still bring it to SLURM for `left_s` seconds.
     """
 

@@ -457,12 +457,12 @@ def _traces(
     plausible = plausible_ids(context, called_ids, ages)
     logs = context.slurm.cluster.log_files(customer, ages)
     return {
-        job_id: outcome(partial(_in_words, plausible.get(job_id, ()), logs[job_id]))
+        job_id: outcome(partial(_described, plausible.get(job_id, ()), logs[job_id]))
         for job_id in ages
     }
 
 
-def _in_words(called_ids: Collection[SlurmId], has_log: bool | Exception) -> list[str]:
+def _described(called_ids: Collection[SlurmId], has_log: bool | Exception) -> list[str]:
     traces = [
         f"a plugin called with SLURM id {slurm_id}" for slurm_id in sorted(called_ids)
     ]

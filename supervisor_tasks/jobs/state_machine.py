@@ -768,7 +768,7 @@ def _gives_up(kind: EffectKind) -> When:
 
 
 @on(EffectMissing, when=_has_a_purpose)
-def _overlooked(job: Job, event: EffectMissing) -> Next:
+def _effect_missing(job: Job, event: EffectMissing) -> Next:
     return job, (Effect(event.kind),)
 
 
@@ -818,7 +818,7 @@ def _cancel_given_up(job: Job, _: OperatorAbandonedEffect) -> Next:
 
 @on(OperatorAbandonedEffect, when=_gives_up(EffectKind.TOP_UP))
 def _limit_given_up(job: Job, _: OperatorAbandonedEffect) -> Next:
-    """Forget the limit that SLURM has. No effect changes it until the next top-up."""
+    """Clear the limit that SLURM has. No effect changes it until the next top-up."""
     return replace(job, applied_limit_min=None), ()
 
 
@@ -855,7 +855,7 @@ ignore(
 ignore(
     CallbackReceived,
     states=NOT_IN_SLURM,
-    because="there is no id to look for; the submission searches for the job",
+    because="there is no id to search for; the submission searches for the job",
 )
 ignore(
     CallbackReceived,

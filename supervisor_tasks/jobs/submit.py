@@ -8,7 +8,7 @@ search comes when nothing that was sent can arrive any more.
 The worker also searches for three kinds of jobs before it submits them, because SLURM
 may have them already. First, jobs whose claim the ledger does not remember
 (indexer/claim_ownership.py): another ledger may have submitted the job, or this one did
-and has forgotten it. Second, jobs that we gave back and claimed again: we may have
+and has lost it. Second, jobs that we gave back and claimed again: we may have
 submitted them before. Third, jobs that the customer's login session got a token for: it
 may have said that nothing ran, and may have submitted the job itself.
 """

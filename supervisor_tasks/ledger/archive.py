@@ -1,8 +1,8 @@
 """The archive: a file with what has ended, as lines of JSON, compressed by zstandard.
 It is for the time after the rows are deleted.
 
-The `kind` of a line is job, transaction (of no job), sweep or benchmark_run; a line has
-all rows that go with it.
+The `kind` of a line is job, transaction (of no job), sweep, alarm_incident or
+benchmark_run; a line has all rows that go with it.
 """
 
 import os

@@ -61,7 +61,7 @@ def _read_json(stored: bytes) -> Any:
 def read_connection(engine: Engine) -> Connection:
     """A connection for queries and for single statements, in autocommit. Each is a
     transaction of its own, and takes one round trip instead of three. Also, psycopg
-    forgets its prepared statements whenever a transaction is rolled back.
+    drops its prepared statements whenever a transaction is rolled back.
     """
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 

@@ -260,7 +260,7 @@ DUE_WITHOUT_MESSAGE = _returning(
                 AND kind = wanted
             ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
         ) AS of_a_kind
-    ) AS forgotten
+    ) AS due_without_message
     WHERE id = due
     """,
     "notified",

@@ -52,7 +52,7 @@ ALIVE_HOLDERS = f"""
 """  # noqa: S608  only constants
 
 OTHERS = text(
-    "SELECT pid, backend_start::text AS since, state_change::text AS last_word FROM pg_stat_activity WHERE pid IN ("
+    "SELECT pid, backend_start::text AS since, state_change::text AS last_query_at FROM pg_stat_activity WHERE pid IN ("
     " SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = :holders AND granted"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     # Postgres shows state_change only of one's own role
@@ -64,7 +64,7 @@ OTHERS = text(
 END_PROCESS = text(
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity, ("
     " SELECT application_name AS name FROM pg_stat_activity"
-    " WHERE pid = :pid AND backend_start::text = :since AND state_change::text = :last_word"
+    " WHERE pid = :pid AND backend_start::text = :since AND state_change::text = :last_query_at"
     ") AS silent WHERE pid = :pid OR (application_name = silent.name AND starts_with(silent.name, :prefix))"
 ).bindparams(prefix=f"{PROCESS} ")
 
@@ -79,7 +79,7 @@ class StaleSessionDetector:
         self._looked_s = float("-inf")
 
     def silent_holders(
-        self, last_words: Iterable[tuple[int, str, str]], now_s: float
+        self, holders: Iterable[tuple[int, str, str]], now_s: float
     ) -> list[tuple[int, str, str]]:
         """The holders (process id, its start, its last query) that have sent no query
         for SESSION_TIMEOUT_S.
@@ -88,7 +88,7 @@ class StaleSessionDetector:
         if now_s - self._looked_s <= WATCH_GAP_S:
             before = self._seen
         self._looked_s = now_s
-        self._seen = {holder: before.get(holder, now_s) for holder in last_words}
+        self._seen = {holder: before.get(holder, now_s) for holder in holders}
         return [
             holder
             for holder, since_s in self._seen.items()
@@ -168,10 +168,10 @@ class WorkerSession:
         try:
             others = list(map(tuple, connection.execute(OTHERS)))
             self._checked_s = time.monotonic()
-            for pid, since, last_word in self._silence.silent_holders(
+            for pid, since, last_query_at in self._silence.silent_holders(
                 others, self._checked_s
             ):
-                _end_process(connection, pid, since, last_word)
+                _end_process(connection, pid, since, last_query_at)
         except DATABASE_ERRORS:
             self._discard_connection(connection)
             return False
@@ -196,10 +196,12 @@ class WorkerSession:
         connection.close()
 
 
-def _end_process(connection: Connection, pid: int, since: str, last_word: str) -> None:
+def _end_process(
+    connection: Connection, pid: int, since: str, last_query_at: str
+) -> None:
     try:
         ended = connection.scalar(
-            END_PROCESS, {"pid": pid, "since": since, "last_word": last_word}
+            END_PROCESS, {"pid": pid, "since": since, "last_query_at": last_query_at}
         )
     except ProgrammingError as error:
         # another role's process, which our role may not end; our connection works

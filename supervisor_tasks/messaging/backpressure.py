@@ -62,7 +62,7 @@ class Limit:
         if length < self._most:
             if queue in self._full:
                 self._full.remove(queue)
-                log.info("queue_drained", sender=self._sender, queue=queue)
+                log.info("queue_has_room", sender=self._sender, queue=queue)
             return True
         if queue not in self._full:
             self._full.add(queue)

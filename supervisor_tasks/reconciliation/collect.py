@@ -1,5 +1,5 @@
 """Collect what a sweep compares: the ledger first, then SLURM and the contract. For
-missing jobs the sweep also asks accounting, and looks for any other trace of them.
+missing jobs the sweep also asks accounting, and searches for any other trace of them.
 """
 
 import math
@@ -364,7 +364,7 @@ def _traces(
     report: ReconciliationReport,
 ) -> dict[JobId, Trace]:
     """Whether anything was ever seen of jobs that waited and that SLURM has lost. If
-    they are too many for one sweep, it looks for a random choice of them.
+    they are too many for one sweep, it searches for a random choice of them.
     """
     lost = [job.job_id for job in pending_and_missing(snapshot)]
     chosen = random.sample(lost, min(len(lost), TRACED_AT_ONCE))

@@ -329,7 +329,7 @@ def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
     if never_ran(job) and job.slurm_id is not None:
         trace = snapshot.traces.get(job.job_id)
         if trace is None:
-            # not looked for yet
+            # not searched for yet
             return Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id)
         if trace is Trace.NONE and not snapshot.slurm_lost_state:
             events = (SubmissionLostBySlurm(job.slurm_id),)
@@ -387,7 +387,7 @@ def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discre
 
 def _adoptable_id(job: JobSummary, snapshot: Snapshot) -> SlurmId | None:
     """The live SLURM job of this name and user; of a parked submission also one that
-    has ended, as no worker looks for it.
+    has ended, as no worker searches for it.
     """
     if job.state is State.SUBMITTING:
         return listed_id(job.job_id, job.customer, snapshot)
@@ -398,7 +398,7 @@ def _adoptable_id(job: JobSummary, snapshot: Snapshot) -> SlurmId | None:
 
 
 def _may_be_adopted(job: JobSummary) -> bool:
-    """Whether the sweep adopts the job. In SUBMITTING the submission itself looks for
+    """Whether the sweep adopts the job. In SUBMITTING the submission itself searches for
     its job, until it is parked; its customer may submit it with its token after that.
     """
     if job.state is State.SUBMITTING:

@@ -290,7 +290,7 @@ def doubt_key(
 
 def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
     """Return the jobs that would be lost now, and that were never seen running. The
-    sweep looks for what is left of them.
+    sweep searches for what is left of them.
     """
     pending = list[JobSummary]()
     for job in snapshot.unknown:

@@ -486,7 +486,7 @@ class Cluster:
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
     ) -> dict[JobId, bool | None]:
         """Return for each job whether SLURM or accounting has, or had, what `find`
-        looks for; None when the records cannot decide it. It runs few commands:
+        searches for; None when the records cannot decide it. It runs few commands:
         `listed` is slurmctld's whole list, one command reads up to 500 scripts, and one
         command asks accounting.
         """

@@ -77,21 +77,21 @@ _READ_ONE = (
     'IFS=" " read -r guard_words guard_bytes || break; set --; '
     'while [ "$#" -lt "$guard_words" ]; do IFS= read -r guard_word || break 2; set -- "$@" "$guard_word"; done; '
     'guard_script=$(head -c "$guard_bytes"; echo .); '
-    'IFS= read -r guard_word && [ "$guard_word" = "$guard_mark" ] || break; '
+    'IFS= read -r guard_word && [ "$guard_word" = "$guard_nonce" ] || break; '
 )
 _RUN_ONE = (
     'printf %s "${guard_script%.}" | '
     f'(PATH=$guard_path; exec "$guard_timeout" -k {KILL_GRACE_S} "$guard_left" "$@"); guard_status=$?; '
-    'echo "$guard_mark" >&2; echo "$guard_mark $guard_job $guard_status"; guard_job=$((guard_job + 1)); '
+    'echo "$guard_nonce" >&2; echo "$guard_nonce $guard_job $guard_status"; guard_job=$((guard_job + 1)); '
 )
 _GUARD = (
     f"{_NO_FUNCTIONS}{_SITES_FILE}{_NO_FUNCTIONS}{_OUR_PATH}{_WITHOUT_OPTIONS}"
     'guard_jobs=$1 guard_until=$2; if [ "$3" ]; then export SLURM_CONF="$3"; fi; '
     "guard_timeout=/usr/bin/timeout; [ -x $guard_timeout ] || guard_timeout=/bin/timeout; "
-    f'IFS= read -r guard_mark || exit 127; {_DEADLINE}echo "$guard_mark" >&2; echo "$guard_mark"; '
+    f'IFS= read -r guard_nonce || exit 127; {_DEADLINE}echo "$guard_nonce" >&2; echo "$guard_nonce"; '
     'guard_job=0 guard_end=cut; while [ "$guard_job" -lt "$guard_jobs" ]; do '
     f'{_READ_ONE}{_SECONDS_LEFT}if [ "$guard_left" -le 0 ]; then guard_end=late; break; fi; {_RUN_ONE}done; '
-    '[ "$guard_job" -eq "$guard_jobs" ] || echo "$guard_mark $guard_end"'
+    '[ "$guard_job" -eq "$guard_jobs" ] || echo "$guard_nonce $guard_end"'
 )
 _CLOCK = f'{_NO_FUNCTIONS}PATH=/usr/bin:/bin; echo "$1 $(date +%s) $SLURM_CONF"'
 

@@ -286,7 +286,7 @@ class Homes:
         return verdict
 
     def _recent_verdict(self, user: str) -> _Verdict | None:
-        """Return a recent verdict, and forget the older verdicts of all users."""
+        """Return a recent verdict, and delete the older verdicts of all users."""
         now_s = time.monotonic()
         with self._changed:
             for name, verdict in list(self._verdicts.items()):

@@ -188,7 +188,7 @@ class SlurmCluster(Protocol):
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
     ) -> dict[JobId, bool | None]:
         """Return for each job whether SLURM or accounting has, or had, what `find`
-        looks for; None when the records cannot decide it.
+        searches for; None when the records cannot decide it.
         """
 
     def log_files(

@@ -439,7 +439,7 @@ def has_accounting(answer: CommandAnswer) -> bool:
     """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError
     when the configuration is missing.
     """
-    storage = _config_word(answer, "AccountingStorageType")
+    storage = _config_value(answer, "AccountingStorageType")
     return storage == "accounting_storage/slurmdbd"
 
 
@@ -447,13 +447,13 @@ def boot_time(answer: CommandAnswer) -> str:
     """Return slurmctld's start time in its own words. Raises SlurmUnavailableError when
     slurmctld does not answer.
     """
-    booted = _config_word(answer, "BOOT_TIME")
+    booted = _config_value(answer, "BOOT_TIME")
     if "is UP" not in answer.stdout:
         raise _config_missing(answer)
     return booted
 
 
-def _config_word(answer: CommandAnswer, key: str) -> str:
+def _config_value(answer: CommandAnswer, key: str) -> str:
     """Return a word that `scontrol show config` shows. Raises SlurmUnavailableError
     when it is missing.
     """

@@ -380,9 +380,9 @@ def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
         return SqueueRow(
             seen.slurm_id,
             seen.user,
-            _word(job, "name"),
-            _word(job, "comment"),
-            _word(job, "standard_output"),
+            _required_text(job, "name"),
+            _required_text(job, "comment"),
+            _required_text(job, "standard_output"),
             seen.submit_s,
             seen,
             bool(job["batch_flag"]),
@@ -401,7 +401,7 @@ def _identified(job: Mapping[str, Any]) -> JobRecord:
         str(job["job_state"]),
         elapsed_s=0,
         exit_status=0,
-        user=resolved(_word(job, "user_name")),
+        user=resolved(_required_text(job, "user_name")),
         submit_s=int(job["submit_time"]),
         restarts=int(job["restart_cnt"]),
     )
@@ -417,7 +417,8 @@ def _with_values(
         seen,
         elapsed_s=_elapsed_s(job, now_s),
         exit_status=int(job["exit_code"]),
-        reason=_word(job, "state_description") or _word(job, "state_reason"),
+        reason=_required_text(job, "state_description")
+        or _required_text(job, "state_reason"),
         start_s=int(job["start_time"]) or None,
         size=_size(job, limit_min),
         may_requeue=bool(job["requeue"]),
@@ -453,7 +454,7 @@ def _seconds(job: Mapping[str, Any], key: str) -> int:
     return int(job[key] or 0)
 
 
-def _word(job: Mapping[str, Any], key: str) -> str:
+def _required_text(job: Mapping[str, Any], key: str) -> str:
     """Return the text of a field; empty where it is null. Raises KeyError."""
     return str(job[key] or "")
 
@@ -473,17 +474,17 @@ def _array(job: Mapping[str, Any]) -> str:
 def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
     size = size_of(
         limit_min,
-        _word(job, "partition"),
-        _word(job, "qos"),
-        _word(job, "account"),
-        _word(job, "resv_name"),
+        _required_text(job, "partition"),
+        _required_text(job, "qos"),
+        _required_text(job, "account"),
+        _required_text(job, "resv_name"),
         _array(job),
         str(job["tasks"]),
-        _word(job, "tres_alloc_str") or _word(job, "tres_req_str"),
-        _word(job, "tres_per_job"),
-        _word(job, "tres_per_node"),
-        _word(job, "tres_per_task"),
-        _word(job, "tres_per_socket"),
+        _required_text(job, "tres_alloc_str") or _required_text(job, "tres_req_str"),
+        _required_text(job, "tres_per_job"),
+        _required_text(job, "tres_per_node"),
+        _required_text(job, "tres_per_task"),
+        _required_text(job, "tres_per_socket"),
     )
     threads = job["threads_per_core"]
     if threads is None:

@@ -145,10 +145,7 @@ def evidence_of(grid: Grid, job_id: str) -> str:
         [
             _read("events", lambda: " ".join(journal(grid, job_id))),
             _read("effects", lambda: str(rows(grid, OPEN_EFFECTS, id=job_id))),
-            *(
-                _read(f"SLURM's job {slurm_id}", partial(_in_slurm, grid, slurm_id))
-                for slurm_id in slurm_ids(grid, job_id)
-            ),
+            _read("SLURM", lambda: _in_slurm(grid, job_id)),
             *(
                 line
                 for file in files
@@ -174,14 +171,24 @@ def _read(name: str, read: Callable[[], str]) -> str:
     try:
         return f"{name}: {read()}"
     # a fleet with servers of its own leaves the grid's ledger without tables
-    except (SQLAlchemyError, OSError, psutil.Error) as error:
-        return f"{name}: not readable: {str(error).splitlines()[0]}"
+    except (
+        SQLAlchemyError,
+        OSError,
+        psutil.Error,
+        subprocess.SubprocessError,
+        AssertionError,
+    ) as error:
+        return f"{name}: not readable: {error!r:.300}"
 
 
-def _in_slurm(grid: Grid, slurm_id: int) -> str:
-    """SLURM's record of a job, its processes on the node with what each thread waits
-    for in the kernel, and the lines that the daemons logged.
+def _in_slurm(grid: Grid, job_id: str) -> str:
+    """Of each SLURM job of that name the record, the processes on the node with what
+    each thread waits for in the kernel, and the lines that the daemons logged.
     """
+    return "\n".join(_record_of(grid, number) for number in slurm_ids(grid, job_id))
+
+
+def _record_of(grid: Grid, slurm_id: int) -> str:
     record = slurm_of(grid).run("scontrol", "show", "job", str(slurm_id)).stdout
     processes = [
         _read(str(member), partial(_waits_for, member.pid))

@@ -22,7 +22,10 @@ BATCH = 100  # calls in one HTTP request; nodes limit their number
 LEAST = 10  # calls; no node refuses so few because of their number
 # how long a node's limit is remembered; a short failure may look like a limit
 REMEMBERED_S = 600.0
-PASSING = (408, 429)  # HTTP statuses of 4xx that do not depend on the request
+TOO_MANY_REQUESTS = 429
+LIMIT_EXCEEDED = -32005  # of JSON-RPC: EIP-1474
+# HTTP statuses of 4xx that do not depend on the request
+PASSING = (408, TOO_MANY_REQUESTS)
 TIMEOUT_S = 10.0  # to connect and to send
 DEADLINE_S = 20.0  # for the whole answer
 
@@ -50,6 +53,10 @@ class RpcError(PermanentError):
     def reverted(self) -> bool:
         """Whether a contract refused the call, and not the node."""
         return bool(self.data) or "revert" in self.message
+
+
+class RpcBusyError(RpcUnavailableError):
+    """The node limits the rate of requests, and has had too many. Retry later."""
 
 
 class BatchRefusedError(RpcUnavailableError):
@@ -159,6 +166,8 @@ class Rpc:
             text = f"the RPC endpoint does not answer: {self._without_key(_text_of(error))}"
             if _may_be_too_large(error):
                 raise BatchRefusedError(text) from None
+            if _http_status(error) == TOO_MANY_REQUESTS:
+                raise RpcBusyError(text) from None
             raise RpcUnavailableError(text) from None
         except (AttributeError, TypeError, RecursionError) as error:
             # web3 sorts answers by id; an id may be anything
@@ -241,7 +250,10 @@ def require(answer: Any) -> Any:
     if isinstance(answer, RpcError):
         if answer.reverted:
             raise answer
-        raise RpcUnavailableError(f"the RPC endpoint refused: {answer}") from answer
+        kind = RpcUnavailableError
+        if answer.code == LIMIT_EXCEEDED:
+            kind = RpcBusyError
+        raise kind(f"the RPC endpoint refused: {answer}") from answer
     return answer
 
 

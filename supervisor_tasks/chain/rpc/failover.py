@@ -19,8 +19,10 @@ import structlog
 
 from supervisor_tasks.chain.rpc.client import (
     DEADLINE_S,
+    LIMIT_EXCEEDED,
     Call,
     Rpc,
+    RpcBusyError,
     RpcError,
     RpcUnavailableError,
     require,
@@ -49,9 +51,9 @@ MENDED_S = 90.0
 # how long others must reach the head of an endpoint that does not answer any more
 MEMORY_S = 60.0
 AGREEING = 2  # endpoints that must show what costs money if it is false
-PATIENCE_S = 30.0  # with endpoints that do not answer; then one alone is believed
-MOST_ASKED = 200  # calls that every endpoint is asked at once
-FEW_ASKED = 5  # after a failure: no rate limit of a node refuses so few for long
+# with endpoints that do not answer; then one alone is believed. With one that is busy,
+# it is BUSY_COUNTS_LESS times as long.
+PATIENCE_S = 30.0
 
 
 class Health(StrEnum):
@@ -179,6 +181,9 @@ class Endpoint:
         self._looked_s = self._head_s = self._refused_s = float("-inf")
         self.away_since_s: float | None = None
         self.unanswered = Unanswered()
+        # It did not answer because of its rate limit. Only an answer to `each` ends that:
+        # looks ask less.
+        self.busy = False
         self.error = ""
 
     def seen(self) -> EndpointProbe:
@@ -247,7 +252,8 @@ class Endpoint:
     def failed(self, error: RpcUnavailableError | RpcError) -> None:
         """The endpoint did not answer. It is looked at before it is used again."""
         self._answered, self._slow, self.error = False, False, str(error)
-        self.unanswered.failed()
+        self.busy = is_busy(error)
+        self.unanswered.failed(busy=self.busy)
 
     def refused(self, error: RpcError) -> None:
         """The endpoint refused what another one has answered."""
@@ -285,7 +291,6 @@ class Endpoints(Rpc):
         ]
         # the answer of a second endpoint to what `each` asks
         self._second_answer = Unanswered()
-        self._most_asked = MOST_ASKED
 
     def health(self) -> dict[str, Health]:
         """The health of each endpoint, by its name: what may be shown of its URL, and
@@ -336,21 +341,12 @@ class Endpoints(Rpc):
                 by_name[endpoint.name] = its_answers
         if len(by_name) > 1:
             self._second_answer.answered()
-            self._most_asked = min(2 * self._most_asked, MOST_ASKED)
         else:
-            self._second_answer.failed()
-            self._most_asked = FEW_ASKED
+            # A lying endpoint can invent so many transactions that an honest one reaches
+            # its rate limit.
+            busy = any(endpoint.busy for endpoint in self._endpoints)
+            self._second_answer.failed(busy=busy)
         return by_name
-
-    @property
-    def most_asked(self) -> int:
-        """How many calls to give to `each`. They are few after a question without a
-        second answer: a lying endpoint can invent so many transactions that an honest
-        one refuses the question because of its rate limit, and would count as away.
-        """
-        if self.alone_for_s() > PATIENCE_S:
-            return MOST_ASKED
-        return self._most_asked
 
     def measure_by(self, now_s: Callable[[], float]) -> None:
         """Measure the time without answers with another clock."""
@@ -369,11 +365,14 @@ class Endpoints(Rpc):
         except RpcUnavailableError as error:
             _fail(endpoint, error)
             return None
-        if isinstance(chain_id, RpcError) or int(chain_id, 16) != self._chain_id:
+        if isinstance(chain_id, RpcError):
+            refusal: RpcError | None = chain_id
+        else:
+            refusal = _refusal(calls, answers)
+        endpoint.busy = refusal is not None and is_busy(refusal)
+        if refusal is not None:
             return None
-        if _refusal(calls, answers) is not None:
-            return None
-        return answers
+        return answers if int(chain_id, 16) == self._chain_id else None
 
     def alone_for_s(self) -> float:
         """For how many seconds at most one endpoint has answered the calls of `each`,
@@ -512,8 +511,15 @@ def _fail(endpoint: Endpoint, error: RpcUnavailableError) -> None:
     log.warning("endpoint_failed", endpoint=endpoint.name, error=str(error))
 
 
+def is_busy(error: RpcUnavailableError | RpcError) -> bool:
+    """Whether the endpoint has had too many requests. Pure."""
+    if isinstance(error, RpcError):
+        return error.code == LIMIT_EXCEEDED
+    return isinstance(error, RpcBusyError)
+
+
 def _refusal(calls: Sequence[Call], answers: Sequence[Any]) -> RpcError | None:
-    """The first error that may be the node's own: it is busy, has forgotten that state,
+    """The first error that may be the node's own: it is busy, no longer has that state,
     does not offer the method. A contract's refusal, and an error in a transaction, do
     not count: other nodes would answer the same.
     """

@@ -6,6 +6,8 @@ from collections.abc import Callable
 # the most that counts between two failures: a longer gap had no try, and a try might
 # have succeeded
 COUNTED_S = 10.0
+# A busy endpoint is there: its time counts so many times less. Others may keep it busy.
+BUSY_COUNTS_LESS = 20
 
 
 class Unanswered:
@@ -18,11 +20,12 @@ class Unanswered:
         self._failed_s: float | None = None
         self.for_s = 0.0
 
-    def failed(self) -> None:
-        """A try failed again."""
+    def failed(self, *, busy: bool = False) -> None:
+        """A try failed again; `busy`: because of a limit for the rate of requests."""
         now_s = self.now_s()
         if self._failed_s is not None:
-            self.for_s += min(now_s - self._failed_s, COUNTED_S)
+            since_s = min(now_s - self._failed_s, COUNTED_S)
+            self.for_s += since_s / BUSY_COUNTS_LESS if busy else since_s
         self._failed_s = now_s
 
     def answered(self) -> None:

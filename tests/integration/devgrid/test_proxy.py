@@ -125,7 +125,7 @@ def test_forget__is_silent_for_good__and_newcomers_pass(proxy: Proxy) -> None:
     with connect(proxy) as client:
         client.sendall(b"x")
         assert receive(client, 1) == b"x"
-        proxy.fault(Fault.FORGET)
+        proxy.fault(Fault.DROP)
         client.sendall(b"y")
         assert is_silent(client)
         with connect(proxy) as other:

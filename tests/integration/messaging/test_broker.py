@@ -188,7 +188,14 @@ def test_worker__redis_killed_and_started_again__consumes_and_the_logs_are_calm(
     over.
     """
     wait_for_dispatch(engine)
+    lost = said(processes, "worker").count(LOST)
     processes.kill(fleet.find("redis"))
+    wait_until(
+        lambda: said(processes, "worker").count(LOST) > lost,
+        "the worker to lose the broker",
+        WITHIN_S,
+        0.1,
+    )
     start_server(processes, "redis", redis_server)
     wait_for_dispatch(engine)
     wait_until_connected(processes)

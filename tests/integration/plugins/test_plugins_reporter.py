@@ -279,7 +279,7 @@ def test_reporter__network_forgets_its_connection__takes_another_one_soon(
         start_reporter(processes, spool, int(network.address.rpartition(":")[2]))
         write(spool, 1, "start")
         wait_until(lambda: supervisor.received(1) == [START], "the first event", 60.0)
-        network.fault(Fault.FORGET)
+        network.fault(Fault.DROP)
         write(spool, 2, "start")
         wait_until(
             lambda: supervisor.received(2) == [START], "the event after the break", 60.0

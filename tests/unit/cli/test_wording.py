@@ -6,7 +6,7 @@ import pytest
 
 from supervisor_tasks.cli.sweep import KIND_TEXTS, compared, next_at
 from supervisor_tasks.cli.tx import STATES, TransactionState
-from supervisor_tasks.cli.wording import coins, gas_price, listed, worded
+from supervisor_tasks.cli.wording import coins, for_display, gas_price, listed
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
 
 JOB = "0x7903" + "a" * 60
@@ -28,10 +28,10 @@ JOB = "0x7903" + "a" * 60
         ({"limit_min": 60, "mem_mb": 2000}, {"limit": "60 minutes", "mem": "2000 MB"}),
     ],
 )
-def test_worded__names_and_values__are_words_with_units(
+def test_for_display__names_and_values__are_words_with_units(
     details: dict[str, Any], shown: dict[str, str]
 ) -> None:
-    assert worded(details) == shown
+    assert for_display(details) == shown
 
 
 def test_listed__details__are_one_line() -> None:

@@ -19,7 +19,7 @@ def test_limit__full_and_worked_off__is_logged_once_each_way() -> None:
     with capture_logs() as logs:
         allowed = [limit.allows("main.slurm", length) for length in (0, 1, 2, 3, 1, 0)]
     assert allowed == [True, True, False, False, True, True]
-    assert [entry["event"] for entry in logs] == ["queue_full", "queue_drained"]
+    assert [entry["event"] for entry in logs] == ["queue_full", "queue_has_room"]
     assert logs[0]["waiting"] == 2
 
 
