@@ -4,7 +4,6 @@ real sshd, slurmrestd and SLURM behind a network that is cut at chosen bytes.
 """
 
 import random
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -47,6 +46,7 @@ NUMBERS = iter(range(1, 1_000_000))
 # much less than SLURM needs for a job, and more than the answers need that come
 # together
 APART_S = 0.001
+PARTS = 4  # in which the answers of a large batch come at least
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +218,8 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
     assert list(told.outcomes) == [job for job, _ in batch]
     if number == max(BATCHES):
         between_s = [later_s - at_s for at_s, later_s in pairwise(told.at_s)]
-        # one after the other, not all at the end
-        assert statistics.median(between_s) > APART_S
+        # In parts, and not all at the end. A machine that is busy reads several at once.
+        assert sum(gap_s > APART_S for gap_s in between_s) >= PARTS
 
 
 def test_submit__slurm_refuses_one__the_others_are_taken(
