@@ -38,12 +38,14 @@ def _read(file: Path) -> dict[str, str]:
             values = dotenv_values(stream=opened)
     except (OSError, UnicodeDecodeError) as error:
         raise EnvFileError(f"{file}: cannot be read: {error}") from error
-    empty = [name for name, value in values.items() if value is None]
-    if empty:
-        raise EnvFileError(
-            f"{file}: found {empty[0]} without a value; expected {empty[0]}=VALUE"
-        )
-    return {name: value for name, value in values.items() if value is not None}
+    found = dict[str, str]()
+    for name, value in values.items():
+        if value is None:
+            raise EnvFileError(
+                f"{file}: found {name} without a value; expected {name}=VALUE"
+            )
+        found[name] = value
+    return found
 
 
 def _require_own(file: Path, status: os.stat_result) -> None:

@@ -1,5 +1,5 @@
-"""What plugins reported about a job that SLURM has forgotten, and whether it can be
-true. Pure.
+"""What plugins reported about a job that SLURM has forgotten, or whose end it has
+forgotten, and whether it can be true. Pure.
 
 Any program that reaches the port can call. A callback counts only if no better source
 is left, if it can be true, and if no other callback that can be true contradicts it. If
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE, billed_minutes
 from supervisor_tasks.jobs.model import ChainStatus, Job, Outcome
 from supervisor_tasks.slurm.job_states import OUT_OF_MEMORY_STATUS
-from supervisor_tasks.slurm.parsers import describe_exit
+from supervisor_tasks.slurm.parsers import JobRecord, describe_exit
 
 # JobStatus of protos/supervisor/v1alpha1, as the field's completion plugin sends it
 RUNNING = 4
@@ -24,6 +24,8 @@ ENDED = {
 }
 # the exit status is not the script's own
 ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)
+# States in which SLURM ends a job that no node runs any more.
+ENDED_WITHOUT_ITS_SCRIPT = ("CANCELLED", "DEADLINE", "NODE_FAIL", "TIMEOUT")
 ENDED_BY_SLURM_ITSELF = "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
 CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
 CONTRADICTED = "SLURM has forgotten how the job ended, and the callbacks contradict each other: use `supervisor job settle`"
@@ -107,6 +109,29 @@ def outcome_from_callbacks(
     if len(ends) > 1:
         return ConflictingOutcomes(ends)
     return ends[0]
+
+
+def end_before_slurms(
+    job: Job, called_s: float, record: JobRecord, proven: Iterable[CallbackRecord]
+) -> Outcome | None:
+    """The end that our own hook told, if SLURM ended the job a second time; else None.
+
+    A slurmctld that is killed before it saves a job's end has the job as running after
+    its start, until it notices that no node runs the job, or until the time limit. Then
+    its record shows another end, after more seconds. `proven`: the callbacks with the
+    site's key under the job's SLURM id, the oldest first. A job with several runs has
+    several ends.
+    """
+    if record.state not in ENDED_WITHOUT_ITS_SCRIPT:
+        return None
+    if len(job.runs) > 1 or record.restarts or record.earlier_runs:
+        return None
+    for callback in proven:
+        end = _outcome(job, called_s, callback)
+        if end is not None:
+            is_earlier = end.elapsed_s + CLOCKS_APART_S < record.elapsed_s
+            return end if is_earlier else None
+    return None
 
 
 def _elapsed_s(

@@ -117,8 +117,8 @@ def _conclusions(
 
 
 def _event_of(seen: JobRecord | None, reported: Outcome | None, now_s: int) -> Event:
-    """What SLURM's record of a job means. Of a job that SLURM has forgotten, the end
-    that callbacks report counts.
+    """What SLURM's record of a job means. Where SLURM has forgotten the job or its
+    first end, the end that callbacks report counts.
     """
     if seen is None:
         if reported is None:
@@ -129,7 +129,10 @@ def _event_of(seen: JobRecord | None, reported: Outcome | None, now_s: int) -> E
         if seen.earlier_runs:
             earlier_s = seen.earlier_s
         return SlurmCompleted(
-            seen.outcome(), earlier_s, seen.earlier_runs, may_requeue=seen.may_requeue
+            reported or seen.outcome(),
+            earlier_s,
+            seen.earlier_runs,
+            may_requeue=seen.may_requeue,
         )
     run = seen.sighting(now_s)
     if seen.phase is Phase.RUNNING:

@@ -11,8 +11,10 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import (
+    ENDED_WITHOUT_ITS_SCRIPT,
     CallbackRecord,
     ConflictingOutcomes,
+    end_before_slurms,
     outcome_from_callbacks,
 )
 from supervisor_tasks.jobs.denied_ids import denied_submissions
@@ -55,8 +57,8 @@ class Observed:
     `sights` has SLURM's record of each job. A job in `denied` is not in SLURM under its
     id, a job in `failed` was not started by its node, a job in `stalled` needs the
     operator (with the reason), and a job in `just_begun` has run for less than a
-    second. `reported` has the end that callbacks report of a job that SLURM has
-    forgotten. `runs` are changes about a job's runs; they are recorded before its state
+    second. `reported` has the end that callbacks report of a job that SLURM, or whose
+    first end SLURM, has forgotten. `runs` are changes about a job's runs; they are recorded before its state
     changes. `awaited` are recorded for jobs whose sights are unclear because runs are
     missing. `now_s` is SLURM's time, 0 if not needed.
     """
@@ -88,7 +90,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     for job_id, job in jobs.items():
         if sights[job_id].unknown and job_id not in denied:
             forgotten.append(job)
-    reported = _reported_ends(context, forgotten)
+    reported = dict(_reported_ends(context, forgotten))
     stalled = _stalled(context, sights)
     now_s = _now_s(context, jobs, sights)
     new_runs = _new_runs(context, jobs.values(), sights, now_s)
@@ -98,6 +100,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     sights |= accounted
     earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, looks)
     sights |= waiting
+    reported |= _ends_before_slurms(context, jobs, sights)
     runs = {job_id: list[JobChange]() for job_id in jobs}
     for job_id, change in chain(new_runs.items(), earlier_runs.items()):
         runs[job_id].append(change)
@@ -167,6 +170,47 @@ def _reported_ends(
                 elapsed_s=end.elapsed_s,
             )
     return ends
+
+
+def _ends_before_slurms(
+    context: WorkerContext,
+    jobs: Mapping[JobId, Job],
+    sights: Mapping[JobId, MatchResult],
+) -> dict[JobId, Outcome]:
+    """The ends that our own hook told of jobs that SLURM has ended once more."""
+    records = _ended_without_their_scripts(sights)
+    if not records or not context.slurm.trust_callbacks:
+        return {}
+    slurm_ids = {job_id: seen.slurm_id for job_id, seen in records.items()}
+    callbacks = context.ledger.inbox.about(slurm_ids)
+    submissions = context.ledger.journal.submissions(set(slurm_ids.values()))
+    suspended = context.ledger.journal.ever_suspended(slurm_ids)
+    ends = dict[JobId, Outcome]()
+    for job_id in records.keys() & submissions.keys() - suspended:
+        seen = records[job_id]
+        proven = _evidence(each for each in callbacks[job_id] if each.proven)
+        called_s = submissions[job_id].called_s
+        end = end_before_slurms(jobs[job_id], called_s, seen, proven)
+        if end is not None:
+            ends[job_id] = end
+            log.warning(
+                "slurm_ended_a_job_twice",
+                job_id=job_id,
+                slurm_id=seen.slurm_id,
+                first=str(end),
+                second=str(seen.outcome()),
+            )
+    return ends
+
+
+def _ended_without_their_scripts(
+    sights: Mapping[JobId, MatchResult],
+) -> dict[JobId, JobRecord]:
+    return {
+        job_id: sight.record
+        for job_id, sight in sights.items()
+        if sight.record is not None and sight.record.state in ENDED_WITHOUT_ITS_SCRIPT
+    }
 
 
 def _evidence(callbacks: Iterable[CallbackSeen]) -> list[CallbackRecord]:

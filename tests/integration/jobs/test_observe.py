@@ -395,6 +395,35 @@ def test_poll_jobs__node_clears_up_after_a_requeue__hooks_tell_the_runs_seconds(
     assert (ended.state, ended.outcome.elapsed_s) == (State.ENDED, waiting.earlier_s)
 
 
+@pytest.mark.parametrize(
+    ("proof", "status", "seconds"),
+    [
+        ("proven", ChainStatus.FINISHED, range(1, 2)),
+        ("unproven", ChainStatus.CANCELLED, range(8, 60)),
+        ("no key", ChainStatus.CANCELLED, range(8, 60)),
+    ],
+)
+def test_poll_jobs__slurm_ends_a_job_once_more__end_that_our_hook_told_counts(
+    world: SubmissionEnv,
+    site: WorkerContext,
+    proof: str,
+    status: ChainStatus,
+    seconds: range,
+) -> None:
+    """As after a slurmctld that was killed before it saved the first end. Here the job
+    runs on.
+    """
+    job, slurm_id = queued_job(world, site)
+    has_run_for(world, slurm_id, 8)
+    called(world, job, slurm_id, (7, 1, 0), proof=proof)
+    world.slurm.run("scancel", str(slurm_id))
+    wait_for_state(world, slurm_id, "CANCELLED")
+    ended = world.look(site, job)
+    assert ended.outcome is not None
+    assert ended.outcome.status is status
+    assert ended.outcome.elapsed_s in seconds
+
+
 @pytest.mark.parametrize("has_ended", [False, True], ids=["waits", "ended"])
 def test_cancel__owner_made_it_requeueable__slurm_cannot_requeue_it_any_more(
     world: SubmissionEnv, site: WorkerContext, has_ended: bool

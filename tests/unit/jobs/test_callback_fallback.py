@@ -9,6 +9,7 @@ from supervisor_tasks.jobs.callback_fallback import (
     SUSPENDED,
     CallbackRecord,
     ConflictingOutcomes,
+    end_before_slurms,
     outcome_from_callbacks,
     poll_delay_s,
 )
@@ -19,8 +20,10 @@ from supervisor_tasks.jobs.model import (
     Job,
     JobId,
     Outcome,
+    SlurmId,
 )
 from supervisor_tasks.jobs.runs import JobRun
+from supervisor_tasks.slurm.parsers import JobRecord
 
 CALLED_S = 1_795_285_686.0
 JOB = Job(
@@ -217,3 +220,48 @@ def test_outcome_from_callbacks__end_before_the_last_of_two_runs__is_an_earlier_
     )
     assert isinstance(overrun, Outcome)
     assert overrun.elapsed_s == 525  # what the first run has left of ten minutes
+
+
+GHOST = JobRecord(SlurmId(7), "NODE_FAIL", 2000, 0)
+FIRST = Outcome(status=ChainStatus.FINISHED, elapsed_s=125)
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "TIMEOUT", "CANCELLED", "DEADLINE"])
+def test_end_before_slurms__hook_told_an_earlier_end__is_that_one(state: str) -> None:
+    said = [
+        replace(SAID, status=RUNNING, duration_s=0),
+        SAID,
+        replace(SAID, status=FAILED, duration_s=2000, received_s=CALLED_S + 2100),
+    ]
+    record = replace(GHOST, state=state)
+    assert end_before_slurms(JOB, CALLED_S, record, said) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("job", "record", "said"),
+    [
+        (JOB, replace(GHOST, state="COMPLETED"), SAID),
+        (JOB, replace(GHOST, state="FAILED"), SAID),
+        (JOB, replace(GHOST, restarts=1), SAID),
+        (JOB, replace(GHOST, earlier_runs=1), SAID),
+        (replace(JOB, runs=(JobRun(submit_s=1), JobRun(submit_s=2))), GHOST, SAID),
+        (JOB, replace(GHOST, elapsed_s=130), SAID),  # one end, by two clocks
+        (JOB, GHOST, replace(SAID, status=RUNNING)),
+        # it would have begun before it was submitted
+        (JOB, GHOST, replace(SAID, duration_s=400)),
+    ],
+    ids=[
+        "its script has ended it",
+        "its script has failed",
+        "requeued by squeue",
+        "requeued by sacct",
+        "requeued by the looks",
+        "the same end",
+        "no end",
+        "impossible",
+    ],
+)
+def test_end_before_slurms__no_sign_of_a_second_end__is_none(
+    job: Job, record: JobRecord, said: CallbackRecord
+) -> None:
+    assert end_before_slurms(job, CALLED_S, record, [said]) is None
