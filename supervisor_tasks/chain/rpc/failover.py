@@ -360,19 +360,19 @@ class Endpoints(Rpc):
         """The endpoint's answers; None when it does not answer, refuses a call, or
         serves another chain.
         """
+        asked = [("eth_chainId", ()), *calls]
         try:
-            chain_id, *answers = endpoint.rpc.batch([("eth_chainId", ()), *calls])
+            chain_id, *answers = endpoint.rpc.batch(asked)
         except RpcUnavailableError as error:
             _fail(endpoint, error)
             return None
-        if isinstance(chain_id, RpcError):
-            refusal: RpcError | None = chain_id
-        else:
-            refusal = _refusal(calls, answers)
-        endpoint.busy = refusal is not None and is_busy(refusal)
+        refusal = _refusal(asked, [chain_id, *answers])
+        endpoint.busy = is_busy(refusal)
+        if isinstance(chain_id, RpcError) or int(chain_id, 16) != self._chain_id:
+            return None
         if refusal is not None:
             return None
-        return answers if int(chain_id, 16) == self._chain_id else None
+        return answers
 
     def alone_for_s(self) -> float:
         """For how many seconds at most one endpoint has answered the calls of `each`,
@@ -511,7 +511,7 @@ def _fail(endpoint: Endpoint, error: RpcUnavailableError) -> None:
     log.warning("endpoint_failed", endpoint=endpoint.name, error=str(error))
 
 
-def is_busy(error: RpcUnavailableError | RpcError) -> bool:
+def is_busy(error: RpcUnavailableError | RpcError | None) -> bool:
     """Whether the endpoint has had too many requests. Pure."""
     if isinstance(error, RpcError):
         return error.code == LIMIT_EXCEEDED
