@@ -6,7 +6,9 @@ import os
 import stat
 from pathlib import Path
 
-from dotenv import dotenv_values
+from dotenv.parser import parse_stream
+
+from supervisor_tasks.config.variables import overridden
 
 # a variable of the first one wins
 FILES = (".env.local", ".env")
@@ -16,35 +18,43 @@ class EnvFileError(ValueError):
     """A file with variables cannot be used; the message states why."""
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Return the files with variables in a folder, the one that wins first."""
-    return [folder / name for name in FILES if (folder / name).is_file()]
+def files_here() -> list[Path]:
+    """Return the files with variables in the working directory, the one that wins
+    first. None in a folder that this process cannot read.
+    """
+    try:
+        folder = Path.cwd()
+        return [folder / name for name in FILES if (folder / name).is_file()]
+    except OSError:
+        return []
 
 
 def variables_of(files: list[Path]) -> dict[str, str]:
-    """Return the variables of these files. Raises EnvFileError if a file cannot be
-    read, or if another user may write to it and so choose where the keys go.
+    """Return the variables of these files. Variables in a value are not replaced.
+    Raises EnvFileError if a file cannot be read, or if another user may write to it and
+    so choose where the keys go.
     """
     found = dict[str, str]()
     for file in reversed(files):
-        found |= _read(file)
+        found = overridden(found, _read(file))
     return found
 
 
 def _read(file: Path) -> dict[str, str]:
+    found = dict[str, str]()
     try:
         with file.open(encoding="utf-8") as opened:
             _require_own(file, os.fstat(opened.fileno()))
-            values = dotenv_values(stream=opened)
+            for line in parse_stream(opened):
+                # The line itself may be a part of a key.
+                if line.error or (line.key is not None and line.value is None):
+                    raise EnvFileError(
+                        f"{file}, line {line.original.line}: found no NAME=VALUE; expected one, on one line, or a comment"
+                    )
+                if line.key is not None:
+                    found[line.key] = str(line.value)
     except (OSError, UnicodeDecodeError) as error:
         raise EnvFileError(f"{file}: cannot be read: {error}") from error
-    found = dict[str, str]()
-    for name, value in values.items():
-        if value is None:
-            raise EnvFileError(
-                f"{file}: found {name} without a value; expected {name}=VALUE"
-            )
-        found[name] = value
     return found
 
 

@@ -193,13 +193,15 @@ def missing_servers(servers: Iterable[str], given: Mapping[str, str]) -> list[st
     return lines
 
 
-def command(process: str, options: Sequence[str]) -> list[str]:
-    """Return the program and its arguments."""
+def command(
+    process: str, options: Sequence[str], given: Mapping[str, str] = os.environ
+) -> list[str]:
+    """Return the program and its arguments; `given` is its environment."""
     return [
         sys.executable,
         *START,
         *PROCESSES[process].arguments,
-        *_own_options(process, options, os.environ),
+        *_own_options(process, options, given),
         *options,
     ]
 

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import IO
 
 import structlog
 
-from supervisor_tasks.cli.env_files import EnvFileError, files_in, variables_of
+from supervisor_tasks.cli.env_files import EnvFileError, files_here, variables_of
 from supervisor_tasks.cli.fleet_flags import Flags
 from supervisor_tasks.cli.run_command import (
     SERVERS,
@@ -218,7 +217,7 @@ class FleetRunner:
     def _start(self, child: Child) -> "subprocess.Popen[bytes]":
         child.started_s = time.monotonic()
         process = subprocess.Popen(
-            command(child.name, []),
+            command(child.name, [], self._given),
             env=environment_of(child.name, self._given),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -333,7 +332,7 @@ def run_fleet(flags: Flags) -> int:
     """Run the fleet with these flags over the environment, and the environment over the
     files of the working directory. Returns this process's status.
     """
-    files = files_in(Path.cwd())
+    files = files_here()
     try:
         given = overridden(variables_of(files), os.environ)
     except EnvFileError as error:

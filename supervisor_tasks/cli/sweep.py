@@ -20,7 +20,6 @@ from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
 
 POLL_S = 0.2
-MAX_SEARCHED = 1000  # sweeps in which a number is searched for
 SWEEPS = View(
     "sweeps",
     "id",
@@ -169,16 +168,15 @@ def show(
 
 def _found(cli: CliContext, sweep: int | None) -> Swept:
     """Return the sweep of this number, or the last one. Raises CommandError."""
-    sweeps = cli.sweeps.last(1 if sweep is None else MAX_SEARCHED)
-    for candidate in sweeps:
-        if sweep in (None, candidate.id):
-            return candidate
     if sweep is None:
-        missing = "no sweep"
+        found = cli.sweeps.last()
     else:
-        missing = f"no sweep {sweep} among the last {MAX_SEARCHED}"
+        found = cli.sweeps.numbered(sweep)
+    if found:
+        return found[0]
+    number = "" if sweep is None else f" {sweep}"
     raise CommandError(
-        f"found {missing}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`"
+        f"found no sweep{number}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`"
     )
 
 

@@ -52,11 +52,9 @@ def unconfirmed_transactions(
         for tx_hash in wanted
         if len(_shown_by(tx_hash, wanted, shown)) < AGREEING
     }
-    if len(shown) < AGREEING:
-        if missing and endpoints.alone_for_s() > PATIENCE_S:
-            return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
-        return missing
-    if missing:
+    if len(shown) < AGREEING and endpoints.alone_for_s() > PATIENCE_S:
+        return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
+    if missing:  # of one that is alone, for long only if the others are busy
         _update_disagreement(ledger, missing, wanted, shown)
     else:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)

@@ -104,6 +104,10 @@ class Swept:
     id: int = 0
 
 
+def _swept(row: Any) -> Swept:
+    return Swept(row.begun_at, row.finished_at, row.report, row.id)
+
+
 class Sweeps:
     """The sweeps of one cluster."""
 
@@ -178,9 +182,7 @@ class Sweeps:
     def keep(
         self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]
     ) -> None:
-        """Store a finished sweep. Delete its request if no newer one came meanwhile.
-        Delete the oldest reports.
-        """
+        """Store a finished sweep. Delete its request if no newer one came meanwhile."""
         now_s = begun.at.timestamp()
         row = insert(SWEEPS).values(
             cluster=self._cluster,
@@ -203,10 +205,15 @@ class Sweeps:
             .limit(most)
         )
         with read_connection(self._engine) as connection:
-            return [
-                Swept(row.begun_at, row.finished_at, row.report, row.id)
-                for row in connection.execute(query)
-            ]
+            return list(map(_swept, connection.execute(query)))
+
+    def numbered(self, number: int) -> list[Swept]:
+        """The sweep of this number; an empty list if there is none."""
+        query = select(SWEEPS).where(
+            SWEEPS.c.cluster == self._cluster, SWEEPS.c.id == number
+        )
+        with read_connection(self._engine) as connection:
+            return list(map(_swept, connection.execute(query)))
 
     def last_entry(self, name: str) -> dict[Any, Any]:
         """An entry of the last sweep's report; empty if it has none."""

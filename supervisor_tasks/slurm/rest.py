@@ -393,12 +393,12 @@ class RestCluster:
         """
         unclear = list[SlurmId]()
         for job in search.suspects(rows, now_s):
-            is_another = self._has_our_comment(job) and job.name != search.job_id
+            is_another = self._is_named_as_ours(job) and job.name != search.job_id
             if job.has_script and not is_another:
                 unclear.append(job.slurm_id)
         return unclear
 
-    def _has_our_comment(self, job: SqueueRow) -> bool:
+    def _is_named_as_ours(self, job: SqueueRow) -> bool:
         """Whether the job has the name, the output file and the comment of a job of
         ours: then it is the job of that name.
         """

@@ -2,14 +2,15 @@
 
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.rpc.failover import AGREEING, PATIENCE_S, Endpoints
+from supervisor_tasks.chain.rpc.unanswered import BUSY_COUNTS_LESS
 
 
 def confirmed_nonces(rpc: Rpc, address: str, reported: int) -> int:
     """How many of the address's transactions are mined, when one endpoint reported so
     many: at most what a second endpoint shows. A transaction that is signed behind a
     false nonce is never mined, and one that does nothing would have to fill each nonce
-    before it. With one endpoint, and when the others have been away for PATIENCE_S,
-    the report counts. Raises RpcUnavailableError until then.
+    before it. With one endpoint, and when the others have been away for PATIENCE_S (or
+    busy for BUSY_COUNTS_LESS times as long), the report counts. Raises RpcUnavailableError until then.
     """
     if not isinstance(rpc, Endpoints) or rpc.number < AGREEING:
         return reported
@@ -21,5 +22,6 @@ def confirmed_nonces(rpc: Rpc, address: str, reported: int) -> int:
         return reported
     raise RpcUnavailableError(
         f"one endpoint reports {reported} transactions of {address}, which the ledger has not all signed;"
-        f" expected a second endpoint to show them: nothing is signed until one does, or for {PATIENCE_S:.0f} s"
+        f" expected a second endpoint to show them: nothing is signed until one does, or for {PATIENCE_S:.0f} s,"
+        f" or for {PATIENCE_S * BUSY_COUNTS_LESS:.0f} s if its rate limit refuses the question"
     )

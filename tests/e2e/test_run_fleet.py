@@ -313,6 +313,8 @@ def test_run_fleet__embedded__needs_no_servers_of_the_site() -> None:
                 line for line in told(other) if line["event"] == "settings_files_read"
             )
             assert read["files"] == [str(cwd / ".env")]
+            # the environment wins
+            assert read["cluster"] == other.environment["CLUSTER_NAME"]
         wait_until(
             lambda: not below(state),
             "the embedded servers to end with the fleet",

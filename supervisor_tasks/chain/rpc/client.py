@@ -61,8 +61,12 @@ class RpcBusyError(RpcUnavailableError):
 
 class BatchRefusedError(RpcUnavailableError):
     """The node refused all calls of a request together; it may answer fewer calls at a
-    time.
+    time. `code` is JSON-RPC's, 0 if there is none.
     """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class _PlainJson(HTTPProvider):
@@ -176,7 +180,8 @@ class Rpc:
             ) from None
         if _refuses_all(response, len(calls)):
             raise BatchRefusedError(
-                f"the RPC endpoint refused: {self._without_key(str(response))[:200]}"
+                f"the RPC endpoint refused: {self._without_key(str(response))[:200]}",
+                _code_of(response),
             )
         if not isinstance(response, list) or len(response) != len(calls):
             raise self._unexpected(response, f"{len(calls)} calls")
@@ -264,6 +269,13 @@ def _refuses_all(response: Any, calls: int) -> bool:
             return False
         response = response[0]
     return _is_error(response)
+
+
+def _code_of(refusal: Any) -> int:
+    """The code of the one error that stands for the answers of several calls."""
+    (entry,) = refusal if isinstance(refusal, list) else [refusal]
+    code: int = entry["error"].get("code", 0)
+    return code
 
 
 def _revert_data(error: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ import structlog
 from supervisor_tasks.chain.rpc.client import (
     DEADLINE_S,
     LIMIT_EXCEEDED,
+    BatchRefusedError,
     Call,
     Rpc,
     RpcBusyError,
@@ -181,8 +182,8 @@ class Endpoint:
         self._looked_s = self._head_s = self._refused_s = float("-inf")
         self.away_since_s: float | None = None
         self.unanswered = Unanswered()
-        # It did not answer because of its rate limit. Only an answer to `each` ends that:
-        # looks ask less.
+        # Its last failure was a refusal by its rate limit. A look that succeeds does not
+        # end that: looks ask less.
         self.busy = False
         self.error = ""
 
@@ -513,7 +514,7 @@ def _fail(endpoint: Endpoint, error: RpcUnavailableError) -> None:
 
 def is_busy(error: RpcUnavailableError | RpcError | None) -> bool:
     """Whether the endpoint has had too many requests. Pure."""
-    if isinstance(error, RpcError):
+    if isinstance(error, RpcError | BatchRefusedError):
         return error.code == LIMIT_EXCEEDED
     return isinstance(error, RpcBusyError)
 

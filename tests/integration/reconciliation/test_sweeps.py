@@ -175,6 +175,23 @@ def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
     assert suspects["missing 0x2"] > 1e9
 
 
+def test_keep__after_thousands_of_reports__all_stay_and_are_found_by_number(
+    ledger: Ledger,
+) -> None:
+    """Only their age lets them go: an audit finds all of its time."""
+    execute(
+        ledger,
+        "INSERT INTO sweeps (cluster, begun_at, report, suspects)"
+        " SELECT 'here', now() - interval '300 days', jsonb_build_object('number', number), '{}'"
+        " FROM generate_series(1, 6000) AS number",
+    )
+    (first,) = ledger.sweeps.last(6000)[-1:]
+    ledger.sweeps.keep(ledger.sweeps.begin("again"), REPORT, {})
+    (found,) = ledger.sweeps.numbered(first.id)
+    assert found.report == {"number": 1}
+    assert ledger.sweeps.numbered(0) == []
+
+
 def test_hot_and_named__each_job__has_what_a_comparison_needs(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)

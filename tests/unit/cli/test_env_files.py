@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor_tasks.cli.env_files import EnvFileError, files_in, variables_of
+from supervisor_tasks.cli.env_files import EnvFileError, files_here, variables_of
 
 
 def written(folder: Path, name: str, text: str, mode: int = 0o600) -> Path:
@@ -15,18 +15,38 @@ def written(folder: Path, name: str, text: str, mode: int = 0o600) -> Path:
     return file
 
 
-def test_variables_of__both_files__the_local_one_wins(tmp_path: Path) -> None:
-    written(tmp_path, ".env", "CHAIN_ID=1\nCLUSTER_NAME='a # b'\n# a comment\n")
-    written(tmp_path, ".env.local", 'export CHAIN_ID="2"\n')
-    files = files_in(tmp_path)
+def test_variables_of__both_files__the_local_one_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "CHAIN_ID=1\nCLUSTER_NAME='a # ${HOME}'\n# a comment\n\nDATABASE_URL=d\n"
+    written(tmp_path, ".env", text)
+    written(tmp_path, ".env.local", 'export CHAIN_ID="2"\nDATABASE_URL_FILE=/f\n')
+    files = files_here()
     assert [file.name for file in files] == [".env.local", ".env"]
-    assert variables_of(files) == {"CHAIN_ID": "2", "CLUSTER_NAME": "a # b"}
+    assert variables_of(files) == {
+        "CHAIN_ID": "2",
+        "CLUSTER_NAME": "a # ${HOME}",
+        "DATABASE_URL_FILE": "/f",
+    }
 
 
-def test_files_in__folder_without_any__is_none(tmp_path: Path) -> None:
+def test_files_here__folder_without_any__is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / ".env").mkdir()
-    assert files_in(tmp_path) == []
+    monkeypatch.chdir(tmp_path)
+    assert files_here() == []
     assert variables_of([]) == {}
+
+
+def test_files_here__folder_is_gone__is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert files_here() == []
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
@@ -49,7 +69,9 @@ def test_variables_of__file_of_another_user__is_an_error(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("CHAIN_ID\n", "found CHAIN_ID without a value"),
+        ("A=1\nCHAIN_ID\n", "line 2: found no NAME=VALUE"),
+        ("A='not closed\n", "line 1: found no NAME=VALUE"),
+        ("KEY=-----BEGIN\nb3BlbnNza==\n-----END\n", "line 3: found no NAME=VALUE"),
         ("A=\udcff\n", "cannot be read"),
     ],
 )
