@@ -174,9 +174,8 @@ def _found(cli: CliContext, sweep: int | None) -> Swept:
         found = cli.sweeps.numbered(sweep)
     if found:
         return found[0]
-    number = "" if sweep is None else f" {sweep}"
     raise CommandError(
-        f"found no sweep{number}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`"
+        "found no such sweep; see `supervisor sweep list`, or ask for one by `supervisor sweep run`"
     )
 
 

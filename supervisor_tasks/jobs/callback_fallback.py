@@ -120,18 +120,18 @@ def end_before_slurms(
     its start, until it notices that no node runs the job, or until the time limit. Then
     its record shows another end, after more seconds. `proven`: the callbacks with the
     site's key under the job's SLURM id, the oldest first. A job with several runs has
-    several ends.
+    several ends; the hook tells the end of a run that is requeued as CANCELLED.
     """
     if record.state not in ENDED_WITHOUT_ITS_SCRIPT:
         return None
     if len(job.runs) > 1 or record.restarts or record.earlier_runs:
         return None
-    for callback in proven:
-        end = _outcome(job, called_s, callback)
-        if end is not None:
-            is_earlier = end.elapsed_s + CLOCKS_APART_S < record.elapsed_s
-            return end if is_earlier else None
-    return None
+    ends = (_outcome(job, called_s, callback) for callback in proven)
+    first = next(filter(None, ends), None)
+    if first is None or first.status is ChainStatus.CANCELLED:
+        return None
+    is_earlier = first.elapsed_s + CLOCKS_APART_S < record.elapsed_s
+    return first if is_earlier else None
 
 
 def _elapsed_s(

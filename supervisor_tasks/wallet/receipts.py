@@ -70,11 +70,12 @@ def follow_once(context: WorkerContext) -> bool:
     state = wallet.fetch_account_state()
     receipts = _receipts(context, transactions)
     confirmed = _confirmed(context, transactions, receipts)
-    mined = [
-        Mined.from_receipt(entry, confirmed[entry.id])
-        for entry in transactions
-        if entry.id in confirmed
-    ]
+    mined, waiting = list[Mined](), list[Sent]()
+    for entry in transactions:
+        if entry.id in confirmed:
+            mined.append(Mined.from_receipt(entry, confirmed[entry.id]))
+        elif entry.id not in receipts:
+            waiting.append(entry)
     if mined:
         read_s = time.time()
         reverted = wallet.why_reverted(mined)
@@ -88,7 +89,6 @@ def follow_once(context: WorkerContext) -> bool:
         )
         _trace(context, mined, events, read_s)
         _wake_what_follows(context, mined, reverted)
-    waiting = [entry for entry in transactions if entry.id not in receipts]
     resubmit_pending(context, waiting, state)
     return len(mined) < len(transactions)
 

@@ -247,6 +247,7 @@ def test_end_before_slurms__hook_told_an_earlier_end__is_that_one(state: str) ->
         (replace(JOB, runs=(JobRun(submit_s=1), JobRun(submit_s=2))), GHOST, SAID),
         (JOB, replace(GHOST, elapsed_s=130), SAID),  # one end, by two clocks
         (JOB, GHOST, replace(SAID, status=RUNNING)),
+        (JOB, GHOST, replace(SAID, status=CANCELLED)),
         # it would have begun before it was submitted
         (JOB, GHOST, replace(SAID, duration_s=400)),
     ],
@@ -258,6 +259,7 @@ def test_end_before_slurms__hook_told_an_earlier_end__is_that_one(state: str) ->
         "requeued by the looks",
         "the same end",
         "no end",
+        "perhaps requeued",
         "impossible",
     ],
 )
