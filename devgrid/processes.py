@@ -227,8 +227,8 @@ class Processes:
 
     def stop_all(self) -> None:
         """End all processes that were started here, newest first, by SIGTERM and after
-        PATIENCE_S by SIGKILL; then kill the strays that have our folder in
-        their environment.
+        PATIENCE_S by SIGKILL; then kill the strays that have our folder in their
+        environment.
         """
         entries = list(reversed(self.running()))
         family = _descendants(
@@ -268,8 +268,8 @@ class Processes:
                     process.kill()
 
     def kill_strays(self) -> None:
-        """Kill the processes with our folder in their environment, with their descendants, and the
-        daemons that use our folder, but not this program and its ancestors. Other
+        """Kill the processes with our folder in their environment, with their
+        descendants, and the daemons that use our folder, but not this program and its ancestors. Other
         processes that name the folder, such as an editor or a pager, are not ours.
         """
         own = psutil.Process()
@@ -289,8 +289,8 @@ class Processes:
         return running.process() is None
 
     def _names_our_folder(self, pid: int) -> bool:
-        """Whether the environment of a process names our folder. psutil would stop at the
-        first malformed entry, and the title of slurmstepd 22.05 overwrites the first
+        """Whether the environment of a process names our folder. psutil would stop at
+        the first malformed entry, and the title of slurmstepd 22.05 overwrites the first
         one.
         """
         pairs = (entry.partition("=") for entry in _words(pid, "environ"))

@@ -100,7 +100,8 @@ def _build_worker(app: Celery) -> "Worker":
     The import is in this function because it costs 100 MB, and beat and Flower load
     this module without it. Every worker serves the default queue, also if its -Q leaves
     that queue out. The queue needs no key. Without its tasks dispatch_due_effects and
-    check_alarms, effects without a message are not dispatched, and the operator is not called.
+    check_alarms, effects without a message are not dispatched, and the operator is not
+    called.
     """
     from supervisor_tasks.bootstrap import build
 

@@ -8,10 +8,13 @@ from collections.abc import Callable
 # a loop without a round for so long stands still; a broker that hangs takes 10 s at
 # most
 STANDS_AFTER_S = 15.0
+PROGRESS_EVERY_S = 1.0  # in which an idle loop tells of a round
 
 
 class Progress:
-    """The loop of a process. `completed` costs nothing and may be called from any thread."""
+    """The loop of a process. `completed` costs nothing and may be called from any
+    thread.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

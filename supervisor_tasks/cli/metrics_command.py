@@ -7,7 +7,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from plugins.probes.progress import LOOP
+from plugins.probes.progress import LOOP, PROGRESS_EVERY_S
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
@@ -25,7 +25,6 @@ from supervisor_tasks.monitoring.metrics import (
     LedgerReading,
 )
 from supervisor_tasks.monitoring.probes import (
-    PROGRESS_EVERY_S,
     database,
     serve_metrics,
     services,

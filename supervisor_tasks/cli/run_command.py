@@ -165,7 +165,7 @@ def become(process: str, options: Sequence[str]) -> NoReturn:
         log_refusal("\n".join(missing), os.environ.get("CLUSTER_NAME", ""))
         sys.exit(WRONG_SETTINGS)
     sys.stdout.flush()
-    argv = command(process, options)
+    argv = command(process, options, os.environ)
     hold_signals()
     os.execve(argv[0], argv, environment(process, os.environ))  # noqa: S606  our own program
 
@@ -194,7 +194,7 @@ def missing_servers(servers: Iterable[str], given: Mapping[str, str]) -> list[st
 
 
 def command(
-    process: str, options: Sequence[str], given: Mapping[str, str] = os.environ
+    process: str, options: Sequence[str], given: Mapping[str, str]
 ) -> list[str]:
     """Return the program and its arguments; `given` is its environment."""
     return [

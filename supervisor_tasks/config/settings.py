@@ -271,7 +271,7 @@ class Settings(BaseSettings):
     """
     slurm_min_job_age_s: int = Field(300, ge=0)
     """With SLURM_TRANSPORT=rest: MinJobAge of slurm.conf, which slurmrestd does not
-    show; 0: jobs are never deleted.
+    show; 0: SLURM forgets no job.
     """
     slurm_max_memory_per_cpu_mb: int | None = Field(None, gt=0)
     """With SLURM_TRANSPORT=rest: MaxMemPerCPU of slurm.conf, which slurmrestd does not

@@ -57,9 +57,9 @@ class Observed:
     `sights` has SLURM's record of each job. A job in `denied` is not in SLURM under its
     id, a job in `failed` was not started by its node, a job in `stalled` needs the
     operator (with the reason), and a job in `just_begun` has run for less than a
-    second. `reported` has the end that callbacks report of a job that SLURM, or whose
-    first end SLURM, has forgotten. `runs` are changes about a job's runs; they are recorded before its state
-    changes. `awaited` are recorded for jobs whose sights are unclear because runs are
+    second. `reported` has the end that callbacks report of a job that SLURM has
+    forgotten, or whose first end it has forgotten. `runs` are changes about a job's
+    runs; they are recorded before its state changes. `awaited` are recorded for jobs whose sights are unclear because runs are
     missing. `now_s` is SLURM's time, 0 if not needed.
     """
 
@@ -90,7 +90,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     for job_id, job in jobs.items():
         if sights[job_id].unknown and job_id not in denied:
             forgotten.append(job)
-    reported = dict(_reported_ends(context, forgotten))
+    reported = _reported_ends(context, forgotten)
     stalled = _stalled(context, sights)
     now_s = _now_s(context, jobs, sights)
     new_runs = _new_runs(context, jobs.values(), sights, now_s)
@@ -135,7 +135,7 @@ def _has_just_begun(job: Job, sight: MatchResult) -> bool:
 
 def _reported_ends(
     context: WorkerContext, forgotten: Sequence[Job]
-) -> Mapping[JobId, Outcome | ConflictingOutcomes]:
+) -> dict[JobId, Outcome | ConflictingOutcomes]:
     """How jobs ended that SLURM has forgotten, where a plugin reported an end that can
     be true. At a site with accounting, callbacks are not believed: accounting knows the
     end, or the end stays unknown.

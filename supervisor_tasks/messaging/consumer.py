@@ -23,14 +23,13 @@ from celery.worker.state import maybe_shutdown
 from kombu.connection import Connection
 from kombu.transport.redis import Channel as RedisChannel
 
-from plugins.probes.progress import LOOP
+from plugins.probes.progress import LOOP, PROGRESS_EVERY_S
 from supervisor_tasks.messaging.backpressure import queue_lengths
 
 log = structlog.get_logger()
 
 RETRY_S = 1.0  # between two tries to connect, without limit
 EVENTS_EVERY_S = 0.5
-PROGRESS_EVERY_S = 1.0
 # checks of the queues with the same result before the worker counts as receiving none
 SAMPLES = 10
 STUCK_LOOP_GRACE_S = 15.0  # for a worker to end its work

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from plugins.probes.dependencies import Dependencies, Dependency
 from plugins.probes.http_server import Page, Pages, ProbeServer
 from plugins.probes.pages import livez, readyz
-from plugins.probes.progress import LOOP, Progress
+from plugins.probes.progress import LOOP, PROGRESS_EVERY_S, Progress
 from supervisor_tasks.config.embedded_servers import (
     broker_tls,
     broker_url,
@@ -49,8 +49,6 @@ from supervisor_tasks.monitoring.checks import (
 from supervisor_tasks.monitoring.loop_guard import start_loop_guard
 
 log = structlog.get_logger()
-
-PROGRESS_EVERY_S = 1.0
 
 
 def serve(
@@ -256,8 +254,8 @@ async def show_progress() -> None:
 
 
 def note_ending(**_: object) -> None:
-    """Note that the loop is ending, when Celery shuts the worker down: its last work may
-    take longer than a round may.
+    """Note that the loop is ending, when Celery shuts the worker down: its last work
+    may take longer than a round may.
     """
     LOOP.end()
 

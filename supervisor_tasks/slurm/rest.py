@@ -340,8 +340,8 @@ class RestCluster:
     ) -> dict[JobId, list[JobRecord] | SupervisorError]:
         """Return all records of these jobs, found by their names or output files. An
         error is in the place of a job that is not found while SLURM has a job from that
-        time that has not our name, file and comment, and is no other job of ours. UndecidedError: the
-        user may have renamed it. SlurmUnavailableError: slurmrestd shows no user for
+        time that has not our name, file and comment, and is no other job of ours.
+        UndecidedError: the user may have renamed it. SlurmUnavailableError: slurmrestd shows no user for
         it, or for a job of this name, because a host cannot resolve the user now.
         """
         own, unnamed = list[SqueueRow](), list[SqueueRow]()

@@ -10,7 +10,8 @@ def confirmed_nonces(rpc: Rpc, address: str, reported: int) -> int:
     many: at most what a second endpoint shows. A transaction that is signed behind a
     false nonce is never mined, and one that does nothing would have to fill each nonce
     before it. With one endpoint, and when the others have been away for PATIENCE_S (or
-    busy for BUSY_COUNTS_LESS times as long), the report counts. Raises RpcUnavailableError until then.
+    busy for BUSY_COUNTS_LESS times as long), the report counts. Raises
+    RpcUnavailableError until then.
     """
     if not isinstance(rpc, Endpoints) or rpc.number < AGREEING:
         return reported

@@ -9,6 +9,7 @@ short turns). A part is a process with all that descends from it.
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from tests.chaos.clocks import shifted
+from tests.chaos.slurmctld_log import unsaved_ends
+from tests.support.watching import slurm_of
 
 # The parts of a fleet, and the parts that it works with.
 OURS = ("worker", "beat", "callbacks", "reporter")
@@ -35,6 +38,7 @@ SLOW_RUNNING_S = 0.05
 POSTGRES_DISK_MB = 256
 SPOOL_DISK_MB = 16
 MAX_SEGMENTS = 100
+BELIEVED_AFTER_S = 25.0  # BatchStartTimeout and 10 s, and some more
 # short enough for what only a sweep repairs
 SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}
 
@@ -318,6 +322,33 @@ def start_again(grid: Grid, part: str) -> None:
             missing_ok=True
         )
     grid.processes.start_again(part)
+
+
+def have_ended_jobs_noticed(grid: Grid) -> None:
+    """Start each slurmd again if slurmctld runs a job that has ended. A slurmctld that
+    is killed before it saves the end has such a job as RUNNING, until a registration of its
+    node without the job. slurmctld asks for one rarely, and believes none just after its
+    own start.
+    """
+    log = (grid.folder / "slurm" / "slurmctld.log").read_text().splitlines()
+    ended = {end.slurm_id for end in unsaved_ends(log) if not end.lost}
+    listed = slurm_of(grid).run(
+        "squeue", "--noheader", "--states=running", "--format=%A"
+    )
+    if ended.isdisjoint(map(int, listed.stdout.split())):
+        return
+    controller = grid.processes.find("slurmctld").process()
+    assert controller is not None
+    wait_until(
+        lambda: time.time() - controller.create_time() > BELIEVED_AFTER_S,
+        "slurmctld to believe its nodes",
+        BELIEVED_AFTER_S,
+        0.2,
+    )
+    for running in list(grid.processes.running()):
+        if running.name.startswith("slurmd-node"):
+            kill(grid, running.name)
+            start_again(grid, running.name)
 
 
 def signal_part(grid: Grid, part: str, sig: signal.Signals) -> None:

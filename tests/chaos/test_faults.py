@@ -12,17 +12,15 @@ import pytest
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from devgrid.processes import tail, wait_until
+from devgrid.processes import tail
 from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
-from tests.chaos.slurmctld_log import unsaved_ends
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import (
     journal,
     rows,
     slurm_log_lines,
-    slurm_of,
     wait_for_end,
 )
 
@@ -32,7 +30,6 @@ MINUTE_S = 60.0
 MANY = 100
 FEW = 20
 AT_ONCE = 8
-BELIEVED_AFTER_S = 25.0  # BatchStartTimeout and 10 s, and some more
 # A slurmctld that is killed forgets the jobs of its last seconds. Only a sweep finds
 # that, so sweeps come often here.
 SETTINGS = {"SWEEP_EVERY_S": "30", "SWEEP_GRACE_S": "15"}
@@ -82,7 +79,7 @@ def hand_in(grid: Grid, customer: Account, number: int) -> list[str]:
 
 
 def assert_all_right(grid: Grid, job_ids: list[str], timeout_s: float) -> None:
-    have_ended_jobs_noticed(grid)
+    faults.have_ended_jobs_noticed(grid)
     for job_id in job_ids:
         wait_for_end(grid, job_id, timeout_s)
     jobs.wait_for_rest(grid, timeout_s)
@@ -93,33 +90,6 @@ def assert_all_right(grid: Grid, job_ids: list[str], timeout_s: float) -> None:
     assert not found, "\n".join(
         [*found, *log_lines(grid, found), tail(grid.folder / "log" / "worker.log", 60)]
     )
-
-
-def have_ended_jobs_noticed(grid: Grid) -> None:
-    """Start each slurmd again if slurmctld runs a job that has ended. A slurmctld that is
-    killed before it saves the end has such a job as RUNNING, until a registration of its
-    node without the job. slurmctld asks for one rarely, and believes none just after its
-    own start.
-    """
-    log = (grid.folder / "slurm" / "slurmctld.log").read_text().splitlines()
-    ended = {end.slurm_id for end in unsaved_ends(log) if not end.lost}
-    listed = slurm_of(grid).run(
-        "squeue", "--noheader", "--states=running", "--format=%A"
-    )
-    if ended.isdisjoint(map(int, listed.stdout.split())):
-        return
-    controller = grid.processes.find("slurmctld").process()
-    assert controller is not None
-    wait_until(
-        lambda: time.time() - controller.create_time() > BELIEVED_AFTER_S,
-        "slurmctld to believe its nodes",
-        BELIEVED_AFTER_S,
-        0.2,
-    )
-    for running in list(grid.processes.running()):
-        if running.name.startswith("slurmd-node"):
-            faults.kill(grid, running.name)
-            faults.start_again(grid, running.name)
 
 
 def log_lines(grid: Grid, found: list[str]) -> Iterator[str]:

@@ -4,17 +4,14 @@ ends it once more when it notices that no node runs it.
 
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import faults, jobs
-from tests.chaos.test_faults import have_ended_jobs_noticed
-from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import (
     rows,
     slurm_ids,
@@ -29,24 +26,13 @@ BELIEVED_RUNNING_S = 70
 RUNS_S = 7.0
 
 
-@pytest.fixture
-def grid() -> Iterator[Grid]:
-    grid = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))
-    try:
-        grid.fleet.start(flower=False)
-        yield grid
-    finally:
-        grid.stop()
-
-
 def state(grid: Grid, slurm_id: int) -> str:
     words = ("--noheader", "--states=all", "-j", str(slurm_id), "--format=%T")
     return slurm_of(grid).run("squeue", *words).stdout.strip()
 
 
-def job_that_slurm_believes_to_run(grid: Grid) -> str:
+def job_that_slurm_believes_to_run(grid: Grid, customer: Account) -> str:
     """A job that has ended, and that slurmctld has as running."""
-    customer = grid.new_customer()
     for _ in range(TRIES):
         job_id = jobs.finishing(grid, customer, RUNS_S)
         wait_for(grid, job_id, {ChainStatus.RUNNING})
@@ -82,9 +68,9 @@ def wait_for_states(
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_end__slurmctld_was_killed_before_it_saved_it__is_billed_as_it_was(
-    grid: Grid,
+    grid: Grid, customer: Account
 ) -> None:
-    job_id = job_that_slurm_believes_to_run(grid)
+    job_id = job_that_slurm_believes_to_run(grid, customer)
     (slurm_id,) = slurm_ids(grid, job_id)
     restarted_s = time.monotonic()
     wait_until(
@@ -94,7 +80,7 @@ def test_end__slurmctld_was_killed_before_it_saved_it__is_billed_as_it_was(
         0.5,
     )
     assert state(grid, slurm_id) == "RUNNING"
-    have_ended_jobs_noticed(grid)
+    faults.have_ended_jobs_noticed(grid)
     assert wait_for_end(grid, job_id, 120.0).status is ChainStatus.FINISHED
     assert state(grid, slurm_id) == "NODE_FAIL"
     (job,) = rows(grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id)

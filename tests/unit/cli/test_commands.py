@@ -258,7 +258,7 @@ def test_value__that_is_not_listed__is_told_with_those_that_are() -> None:
 
 @pytest.mark.parametrize("process", run_command.PROCESSES)
 def test_run__process__is_a_module_of_python_with_its_options(process: str) -> None:
-    argv = run_command.command(process, ["-Q", "main.chain"])
+    argv = run_command.command(process, ["-Q", "main.chain"], {})
     assert (argv[0], argv[1], argv[-2:]) == (sys.executable, "-m", ["-Q", "main.chain"])
 
 

@@ -1,5 +1,7 @@
 """`supervisor run`: which program becomes of it, without running it."""
 
+import os
+
 import pytest
 
 from supervisor_tasks.cli.run_command import (
@@ -24,7 +26,7 @@ def test_command__a_worker__is_named_after_its_cluster_and_queues(
     monkeypatch: pytest.MonkeyPatch, options: list[str], name: str
 ) -> None:
     monkeypatch.setenv("CLUSTER_NAME", "west")
-    argv = command("worker", options)
+    argv = command("worker", options, os.environ)
     assert argv[argv.index("--hostname") + 1] == name
     assert argv[-len(options) :] == options or not options
 
@@ -41,7 +43,8 @@ def test_command__a_worker__is_named_after_its_cluster_and_queues(
 def test_command__a_worker_with_a_name__keeps_it(options: list[str]) -> None:
     assert (
         sum(
-            word.startswith(("-n", "--hostname")) for word in command("worker", options)
+            word.startswith(("-n", "--hostname"))
+            for word in command("worker", options, os.environ)
         )
         == 1
     )
@@ -49,12 +52,12 @@ def test_command__a_worker_with_a_name__keeps_it(options: list[str]) -> None:
 
 def test_command__no_cluster_name__is_main(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CLUSTER_NAME", raising=False)
-    assert "main-worker@%h" in command("worker", [])
+    assert "main-worker@%h" in command("worker", [], os.environ)
 
 
 @pytest.mark.parametrize("process", ["beat", "callbacks", "flower"])
 def test_command__other_processes__have_no_node_name(process: str) -> None:
-    assert "--hostname" not in command(process, [])
+    assert "--hostname" not in command(process, [], os.environ)
 
 
 DATABASE, BROKER = "DATABASE_URL", "BROKER_URL"
