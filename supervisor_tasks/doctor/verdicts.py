@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from supervisor_tasks.chain.rpc.endpoint_health import BEHIND_BLOCKS
 from supervisor_tasks.doctor.check_results import Finding, green, red, skipped, yellow
 from supervisor_tasks.provider.offer import rounded_credits
 
-# as in chain/rpc/failover.py: the endpoints are not asked at the same moment
-BEHIND_BLOCKS = 5
 SLOW_S = 1.0  # of an answer of an RPC endpoint
 FEW_JOBS = 100  # that the wallet pays for
 CLOCK_OFF_S = 5.0  # SLURM's munge allows 300 s, tokens and challenges less

@@ -15,7 +15,8 @@ import structlog
 
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.chain.rpc.client import RpcError
-from supervisor_tasks.chain.rpc.failover import AGREEING, PATIENCE_S, Endpoints
+from supervisor_tasks.chain.rpc.endpoint_health import AGREEING, PATIENCE_S
+from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.jobs.events import CancelRequested, Claimed, ToppedUp
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition

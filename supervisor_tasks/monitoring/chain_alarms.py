@@ -7,7 +7,8 @@ from typing import Any
 
 from supervisor_tasks.chain.contract import Demand, WrongChainError
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
-from supervisor_tasks.chain.rpc.failover import Endpoints, Health
+from supervisor_tasks.chain.rpc.endpoint_health import Health
+from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs import claim_backoff
 from supervisor_tasks.ledger.alarms import AlarmName

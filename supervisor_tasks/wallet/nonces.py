@@ -1,7 +1,8 @@
 """Nonces that the chain reports and the ledger has not signed."""
 
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
-from supervisor_tasks.chain.rpc.failover import AGREEING, PATIENCE_S, Endpoints
+from supervisor_tasks.chain.rpc.endpoint_health import AGREEING, PATIENCE_S
+from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.chain.rpc.unanswered import BUSY_COUNTS_LESS
 
 

@@ -28,7 +28,8 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc import failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
-from supervisor_tasks.chain.rpc.failover import PATIENCE_S, Endpoints, Health
+from supervisor_tasks.chain.rpc.endpoint_health import PATIENCE_S, Health
+from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.chain.rpc.unanswered import BUSY_COUNTS_LESS, COUNTED_S
 from supervisor_tasks.indexer import cross_check
 from supervisor_tasks.indexer.cross_check import unconfirmed_transactions

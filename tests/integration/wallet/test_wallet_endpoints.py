@@ -30,7 +30,8 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc import bounded_http, failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcError, RpcUnavailableError
-from supervisor_tasks.chain.rpc.failover import Endpoints, Health
+from supervisor_tasks.chain.rpc.endpoint_health import BEHIND_BLOCKS, Health
+from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
 from supervisor_tasks.indexer import cross_check
 from supervisor_tasks.jobs.claim import claim
@@ -877,7 +878,7 @@ def test_endpoint__lags__is_not_believed(
         "--no-mining",
     )
     lagging = f"http://127.0.0.1:{start_anvil(processes, None, *options)}"
-    chain.mine(failover.BEHIND_BLOCKS + 10)
+    chain.mine(BEHIND_BLOCKS + 10)
     with proxied(chain) as (proxy, url), proxied(chain) as (second, another):
         # a claim is believed that two of them show
         rpc = Endpoints([lagging, url, another], CHAIN_ID)

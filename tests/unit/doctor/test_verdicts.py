@@ -364,10 +364,8 @@ def test_lists__each_complaint_alarm_and_variable__is_a_finding() -> None:
     )
 
 
-def test_numbers__of_other_modules__are_the_same_here() -> None:
-    from supervisor_tasks.chain.rpc import failover
+def test_within_s__of_the_command__is_the_examinations_deadline() -> None:
     from supervisor_tasks.cli import doctor
     from supervisor_tasks.doctor import examination
 
-    assert verdicts.BEHIND_BLOCKS == failover.BEHIND_BLOCKS
     assert doctor.WITHIN_S == examination.DEADLINE_S

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.chain.rpc.failover import (
+from supervisor_tasks.chain.rpc.endpoint_health import (
     BEHIND_BLOCKS,
     LOOKS_ALONE,
     MEMORY_S,
