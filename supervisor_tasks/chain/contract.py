@@ -4,7 +4,7 @@ the events in their logs.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ from supervisor_tasks.chain.rpc.client import (
     RpcUnavailableError,
     require,
 )
+from supervisor_tasks.chain.rpc.endpoint_health import AGREEING
+from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import (
     CancelRequested,
@@ -305,7 +307,13 @@ class Contract:
         """The addresses and the topics of the logs that may concern a provider. Raises
         as `addresses` does.
         """
-        return [self.addresses.metascheduler, self.addresses.jobs], list(TOPICS)
+        return list(dict.fromkeys(self._emitters().values())), list(TOPICS)
+
+    def _emitters(self) -> dict[str, str]:
+        """The contract that emits the events, by topic."""
+        emitters = dict.fromkeys(TOPICS, self.addresses.metascheduler)
+        emitters[TRANSITION.topic] = self.addresses.jobs
+        return emitters
 
     def customers(
         self, first: int, last: int
@@ -342,12 +350,12 @@ class Contract:
         events = list[ChainEvent]()
         unreadable = list[Unreadable]()
         seen = Counter[str]()
+        emitters = self._emitters()
         for log in _each_once(logs):
-            contracts = self.addresses.metascheduler, self.addresses.jobs
-            if log["address"].lower() not in contracts:
-                continue
-            topics = log["topics"]
-            if not topics or topics[0] not in TOPICS:
+            # An event counts only from the contract that emits it. A liar can deploy
+            # a contract that emits the same, and a lying node can show its address.
+            topics = log["topics"][:1]
+            if not topics or emitters.get(topics[0]) != log["address"].lower():
                 continue
             # The log's number within its transaction: its block, and with it its
             # index in the block, may change.
@@ -361,6 +369,9 @@ class Contract:
         return events, unreadable
 
     def _ask_addresses(self) -> Addresses:
+        """Ask the entry point. Raises RpcUnavailableError when two endpoints answer and
+        no two show the same.
+        """
         names = ("jobs", "providerJobQueues", "providerManager")
         calls: list[Call] = [
             _view(self.address, function("MetaScheduler", name).encode())
@@ -372,7 +383,24 @@ class Contract:
             raise WrongChainError(
                 f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}"
             )
+        if isinstance(self.rpc, Endpoints):
+            _require_agreement(words, self.rpc.each(calls))
         return Addresses(self.address, *map(_address, words))
+
+
+def _require_agreement(
+    answers: Sequence[str], shown: Mapping[str, Sequence[Any]]
+) -> None:
+    """Raise RpcUnavailableError when several endpoints have answered, and fewer than two
+    have given these answers.
+    """
+    agreeing = list(shown.values()).count(answers)
+    if len(shown) >= AGREEING > agreeing:
+        raise RpcUnavailableError(
+            f"the RPC endpoints show different contracts behind METASCHEDULER_SMART_CONTRACT: {dict(shown)};"
+            " expected the same from two of them: find out which one is wrong, and take it out of"
+            " METASCHEDULER_ENDPOINT_RPC"
+        )
 
 
 def report_call(job_id: JobId, report: StatusUpdate) -> str:

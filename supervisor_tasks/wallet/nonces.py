@@ -25,5 +25,5 @@ def confirmed_nonces(rpc: Rpc, address: str, reported: int) -> int:
     raise RpcUnavailableError(
         f"one endpoint reports {reported} transactions of {address}, which the ledger has not all signed;"
         f" expected a second endpoint to show them: nothing is signed until one does, or for {PATIENCE_S:.0f} s,"
-        f" or for {PATIENCE_S * BUSY_COUNTS_LESS:.0f} s if its rate limit refuses the question"
+        f" or for {PATIENCE_S * BUSY_COUNTS_LESS:.0f} s if it is there and does not answer the question"
     )

@@ -18,14 +18,15 @@ import pytest
 from sqlalchemy import Engine
 
 from devgrid import REPOSITORY
-from devgrid.chain.chain import Chain
+from devgrid.chain.chain import Chain, random_account
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
-from supervisor_tasks.chain.contract import CLAIM
+from supervisor_tasks.chain.abi_codec import function
+from supervisor_tasks.chain.contract import CLAIM, CLAIMED
 from supervisor_tasks.chain.rpc import failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.rpc.endpoint_health import PATIENCE_S, Health
@@ -358,6 +359,7 @@ def forging(chain: Chain, forge: Forge) -> Iterator[tuple[threading.Event, str]]
 
 
 BUSY = {"code": -32005, "message": "too many requests"}
+TOO_LARGE = {"code": -32003, "message": "response too large"}  # geth's
 SHORT = "0x12"  # no node looks up a hash of one byte
 REAL: list[str] = []  # the hash of the transaction that a made-up one stands for
 
@@ -644,8 +646,7 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
     failing, clock, others = threading.Event(), Clock(), dict[str, str]()
 
     def answer(calls: list[Call]) -> tuple[int, Any] | None:
-        receipts = any(call["method"] == "eth_getTransactionReceipt" for call in calls)
-        return (503, "") if receipts and failing.is_set() else None
+        return (503, "") if failing.is_set() else None
 
     rewrite = partial(replaced, others)
     with (
@@ -676,10 +677,22 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
 
 @pytest.mark.parametrize(
     ("answer", "together"),
-    [((429, ""), False), ((200, BUSY), False), ((200, BUSY), True)],
-    ids=["HTTP", "JSON-RPC", "JSON-RPC for all calls"],
+    [
+        ((429, ""), False),
+        ((200, BUSY), False),
+        ((200, BUSY), True),
+        ((200, TOO_LARGE), False),
+        ((503, ""), False),
+    ],
+    ids=[
+        "rate limit of HTTP",
+        "rate limit of JSON-RPC",
+        "rate limit for all calls",
+        "receipts too large together",
+        "receipts not in time",
+    ],
 )
-def test_claim__so_many_forged_that_the_honest_endpoint_is_busy__no_job_is_begun(
+def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begun(
     chain: Chain,
     engine: Engine,
     provider: Account,
@@ -687,8 +700,8 @@ def test_claim__so_many_forged_that_the_honest_endpoint_is_busy__no_job_is_begun
     answer: tuple[int, Any],
     together: bool,
 ) -> None:
-    """The honest endpoint limits the rate of questions about receipts, and answers all
-    others.
+    """The honest endpoint refuses the questions about receipts, because of their number
+    or of what they ask for, and answers all others.
     """
     monkeypatch.setattr(failover, "LOOK_AGAIN_S", 0.0)
     clock = Clock()
@@ -699,12 +712,11 @@ def test_claim__so_many_forged_that_the_honest_endpoint_is_busy__no_job_is_begun
     def answer_honestly(calls: list[Call]) -> tuple[int, Any] | None:
         if not any(call["method"] == "eth_getTransactionReceipt" for call in calls):
             return None
-        status, body = answer
-        if body:
-            body = [
-                {"jsonrpc": "2.0", "id": call["id"], "error": body} for call in calls
-            ]
-        return status, body
+        status, error = answer
+        refusals = [
+            {"jsonrpc": "2.0", "id": call["id"], "error": error} for call in calls
+        ]
+        return status, refusals[0] if together else refusals
 
     with node_proxy(chain, answer_honestly) as (asked, honest):
         rpc = Endpoints([chain.rpc_url, honest], chain.chain_id)
@@ -728,13 +740,123 @@ def test_claim__so_many_forged_that_the_honest_endpoint_is_busy__no_job_is_begun
             clock.now_s += 5.0
         assert "eth_getTransactionReceipt" in asked
         assert AlarmName.EVENTS_FROM_ONE_ENDPOINT not in fleet.alarms()
-        # an endpoint that has been busy for minutes holds up the jobs no longer
+        # an endpoint that could not answer for minutes holds up the jobs no longer
         clock.now_s += 5.0
         while is_doubted() and clock.now_s < 10 * PATIENCE_S * BUSY_COUNTS_LESS:
             clock.now_s += 5.0
         waited_s = PATIENCE_S * BUSY_COUNTS_LESS
         assert waited_s < clock.now_s < waited_s + 10 * COUNTED_S
         assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()
+
+
+# --- contracts of others --------------------------------------------------------------
+
+# Emits a log: the first 32 bytes of the call's data are its topic, the rest its data.
+IMPOSTOR_CODE = "0x60203603806020600037600035906000a100"
+
+
+@contextmanager
+def node_with_impostor(
+    chain: Chain, impostor: str
+) -> Iterator[tuple[threading.Event, str]]:
+    """A node that shows the impostor as the contract of the jobs while the event is
+    set, and that does not lie otherwise.
+    """
+    is_lying = threading.Event()
+    ask = function("MetaScheduler", "jobs").encode()
+
+    def answer(calls: list[Call]) -> tuple[int, Any] | None:
+        if not is_lying.is_set():
+            return None
+        answers = {entry["id"]: entry for entry in real_answers(chain, calls)}
+        for call in calls:
+            if call["method"] == "eth_call" and call["params"][0]["data"] == ask:
+                answers[call["id"]]["result"] = f"0x{impostor[2:]:0>64}"
+        return 200, list(answers.values())
+
+    with node_proxy(chain, answer) as (_, url):
+        yield is_lying, url
+
+
+def claim_of_another(chain: Chain, provider: Account) -> str:
+    """The data of the log of another provider's claim, with this provider in it."""
+    other = registered(chain)
+    scheduled_jobs(chain, other, 1)
+    receipt = chain.send(other, "MetaScheduler", "claimNextJob")
+    (data,) = [
+        log["data"] for log in receipt["logs"] if log["topics"][0] == CLAIMED.topic
+    ]
+    assert other.address[2:] in data
+    return str(data.replace(other.address[2:], provider.address[2:]))
+
+
+def emit(chain: Chain, impostor: str, topic: str, data: str) -> None:
+    """Have the impostor emit a log."""
+    sender = registered(chain).address
+    chain.rpc.call("anvil_impersonateAccount", sender)
+    call = {"from": sender, "to": impostor, "data": topic + data[2:]}
+    tx_hash = chain.rpc.call("eth_sendTransaction", call)
+    (receipt,) = chain.receipts([tx_hash])
+    assert [log["topics"] for log in receipt["logs"]] == [[topic]]
+
+
+@pytest.fixture
+def impostor(chain: Chain) -> str:
+    address = random_account().address
+    chain.rpc.call("anvil_setCode", address, IMPOSTOR_CODE)
+    return address
+
+
+def test_claim__emitted_by_another_contract_that_an_endpoint_shows__no_job_is_begun(
+    chain: Chain, engine: Engine, provider: Account, impostor: str
+) -> None:
+    """The endpoint lies while it is alone. Afterwards all endpoints show the log: it is
+    on the chain.
+    """
+    is_away = threading.Event()
+    with (
+        node_with_impostor(chain, impostor) as (is_lying, lying),
+        node_proxy(chain, lambda _: (503, "") if is_away.is_set() else None) as (
+            _,
+            honest,
+        ),
+    ):
+        is_lying.set()
+        is_away.set()
+        rpc = Endpoints([lying, honest], chain.chain_id)
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
+        contract = fleet.site.chain.contract
+        assert contract.addresses.jobs == impostor.lower()
+        scan(fleet.site)  # from here on
+        is_lying.clear()
+        is_away.clear()
+        emit(chain, impostor, CLAIMED.topic, claim_of_another(chain, provider))
+        (ours,) = scheduled_jobs(chain, provider, 1)
+        chain.send(provider, "MetaScheduler", "claimNextJob")
+
+        def is_read() -> bool:
+            scan(fleet.site)
+            return ours in known_jobs(fleet)
+
+        wait_until(is_read, "our own claim to be read", 20.0)
+        assert known_jobs(fleet) == {ours}
+
+
+def test_addresses__endpoints_show_different_contracts__names_both_and_asks_again(
+    chain: Chain, engine: Engine, provider: Account, impostor: str
+) -> None:
+    with node_with_impostor(chain, impostor) as (is_lying, lying):
+        is_lying.set()
+        rpc = Endpoints([lying, chain.rpc_url], chain.chain_id)
+        contract = ChainHarness.of(chain, provider, engine, rpc).site.chain.contract
+        with pytest.raises(
+            RpcUnavailableError, match="show different contracts"
+        ) as why:
+            _ = contract.addresses
+        assert impostor[2:] in str(why.value)
+        assert chain.addresses.jobs[2:] in str(why.value)
+        is_lying.clear()
+        assert contract.addresses.jobs == chain.addresses.jobs.lower()
 
 
 @pytest.mark.parametrize("how", ["refuses connections", "never answers"])

@@ -70,8 +70,9 @@ class Endpoint:
         self._looked_s = self._head_s = self._refused_s = float("-inf")
         self.away_since_s: float | None = None
         self.unanswered = Unanswered()
-        # Its last failure was a refusal by its rate limit. A look that succeeds does not
-        # end that: looks ask less.
+        # It is there, and has not answered what it was asked last: because of its rate
+        # limit, or because of the question. A look that succeeds does not end that:
+        # looks ask less.
         self.busy = False
         self.error = ""
 
@@ -231,8 +232,8 @@ class Endpoints(Rpc):
         if len(by_name) > 1:
             self._second_answer.answered()
         else:
-            # A lying endpoint can invent so many transactions that an honest one reaches
-            # its rate limit.
+            # A lying endpoint can choose the question so that an honest one reaches its
+            # rate limit, or cannot answer it.
             busy = any(endpoint.busy for endpoint in self._endpoints)
             self._second_answer.failed(busy=busy)
         return by_name
@@ -254,9 +255,13 @@ class Endpoints(Rpc):
             chain_id, *answers = endpoint.rpc.batch(asked)
         except RpcUnavailableError as error:
             _fail(endpoint, error)
+            # A lying endpoint can choose what is asked: too much for one answer, or what
+            # takes too long. An endpoint that answers something else is there.
+            endpoint.look()
+            endpoint.busy = endpoint.busy or bool(endpoint.seen().answered)
             return None
         refusal = _refusal(asked, [chain_id, *answers])
-        endpoint.busy = is_busy(refusal)
+        endpoint.busy = refusal is not None
         if isinstance(chain_id, RpcError) or int(chain_id, 16) != self._chain_id:
             return None
         if refusal is not None:
