@@ -15,7 +15,7 @@ from typing import Any
 
 from supervisor_tasks.cli.views import LEAST_ID, STYLES, Cell, ago, plain, span
 from supervisor_tasks.cli.wording import counted
-from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
+from supervisor_tasks.jobs.billing import billed_minutes
 from supervisor_tasks.jobs.model import (
     ChainStatus,
     Definition,
@@ -70,7 +70,14 @@ def _claimed(details: Mapping[str, Any]) -> str:
 
 
 def _ended(details: Mapping[str, Any]) -> str:
-    return f"ended: {outcome_text(details.get('outcome') or {})}"
+    """Return how the last run ended, and the seconds of the runs before it. The minutes
+    that are paid are those of all runs: the head of the page has them.
+    """
+    outcome = details.get("outcome") or {}
+    text = f"ended: {_end(outcome)}, {_exit(outcome)}"
+    if not details.get("earlier_s"):
+        return text
+    return f"{text}; earlier runs took {span(details['earlier_s'])}"
 
 
 def _seen(verb: str) -> Callable[[Mapping[str, Any]], str]:
@@ -521,17 +528,31 @@ def outcome_text(outcome: Mapping[str, Any]) -> str:
     """Return how a job ended, as the contract gets it: the status, the seconds, the
     minutes that are paid, the exit.
     """
-    status, elapsed_s = outcome.get("status", ""), int(outcome.get("elapsed_s") or 0)
-    name = ChainStatus(status).name if isinstance(status, int) else str(status)
-    if name == ChainStatus.PANICKED.name:
+    minutes = billed_minutes(_elapsed_s(outcome))
+    if _status(outcome) == ChainStatus.PANICKED.name:
         minutes = 0
-    else:
-        minutes = elapsed_s // SECONDS_PER_MINUTE
+    return f"{_end(outcome)}, {minutes} min paid, {_exit(outcome)}"
+
+
+def _end(outcome: Mapping[str, Any]) -> str:
+    return f"{_status(outcome)} after {span(_elapsed_s(outcome))}"
+
+
+def _status(outcome: Mapping[str, Any]) -> str:
+    status = outcome.get("status", "")
+    return ChainStatus(status).name if isinstance(status, int) else str(status)
+
+
+def _elapsed_s(outcome: Mapping[str, Any]) -> int:
+    return int(outcome.get("elapsed_s") or 0)
+
+
+def _exit(outcome: Mapping[str, Any]) -> str:
     text = exit_text(int(outcome.get("exit_status") or 0))
     reason = outcome.get("reason")
     if reason not in (None, "", text):
         text = f"{text}; {reason}"
-    return f"{name} after {span(elapsed_s)}, {minutes} min paid, {text}"
+    return text
 
 
 def exit_text(wait_status: int) -> str:

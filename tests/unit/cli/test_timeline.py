@@ -111,6 +111,23 @@ def test_details__of_the_wide_form__leave_out_what_is_empty_and_have_short_momen
     assert "qos" not in told
 
 
+@pytest.mark.parametrize(
+    ("earlier_s", "told"),
+    [
+        (None, "ended: FINISHED after 6m10s, exit code 0"),
+        (50, "ended: FINISHED after 6m10s, exit code 0; earlier runs took 50s"),
+    ],
+)
+def test_lines__end_of_the_last_run__has_no_minutes_as_all_runs_are_paid(
+    earlier_s: int | None, told: str
+) -> None:
+    outcome = {"status": "FINISHED", "elapsed_s": 370}
+    ended = entry(
+        NOW, "journal", "SlurmCompleted", outcome=outcome, earlier_s=earlier_s
+    )
+    assert texts(ended) == [told]
+
+
 def test_callback__its_event__is_told_in_the_wide_form_only() -> None:
     called = entry(NOW, "journal", "CallbackReceived", state="RUNNING")
     assert texts(called) == []
