@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from supervisor_tasks.config.postgres_url import for_libpq
+from supervisor_tasks.errors import SupervisorError
 
 TIMEOUT_S = 3.0
 NAME = "supervisor probe"  # of the connection in Postgres
 BANNER = b"SSH-"
-MAX_BYTES = 10_000
 
 
 class NoAnswerError(Exception):
@@ -76,16 +76,21 @@ class ChainAnswers:
     """Asks one RPC endpoint after the other for the chain's id, until one answers."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self._urls = urls
+        # only the worker of the chain queue needs it
+        from supervisor_tasks.chain.rpc.client import Rpc
+
+        self._endpoints = [Rpc.at(url, TIMEOUT_S) for url in urls]
 
     def __call__(self) -> None:
-        """Run the check. Raises the last endpoint's error if none answers."""
+        """Run the check. Raises the last endpoint's RpcUnavailableError or RpcError if
+        none answers.
+        """
         failure: Exception = NoAnswerError("no endpoint")
-        for url in self._urls:
+        for endpoint in self._endpoints:
             try:
-                _ask_chain(url)
+                endpoint.call("eth_chainId")
                 return
-            except Exception as error:  # noqa: BLE001  after any error the next endpoint is tried
+            except SupervisorError as error:
                 failure = error
         raise failure
 
@@ -119,18 +124,3 @@ class RestAnswers:
     def __call__(self) -> None:
         """Run the check. Raises RestUnavailableError or RestCutError."""
         self._client.request("GET", "ping", "", "", timeout_s=TIMEOUT_S)
-
-
-def _ask_chain(url: str) -> None:
-    import urllib3
-
-    question = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
-    with (
-        urllib3.PoolManager(retries=False, timeout=TIMEOUT_S) as pool,
-        # closes the connection, which the pool does not while the answer has it
-        pool.request(
-            "POST", url, json=question, redirect=False, preload_content=False
-        ) as answer,
-    ):
-        if answer.status != 200 or b'"result"' not in answer.read(MAX_BYTES):
-            raise NoAnswerError(f"HTTP status {answer.status}")

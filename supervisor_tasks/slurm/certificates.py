@@ -1,4 +1,4 @@
-"""SSH certificates. For each connection, the worker signs its own key for one user and
+"""SSH certificates. For each connection, the worker signs a new key for one user and
 five minutes.
 
 sshd trusts the authority (TrustedUserCAKeys), so the site needs no key that opens every
@@ -48,12 +48,9 @@ class CertificateAuthority:
     name: str
     life_s: int = LIFE_S
     clock: Callable[[], float] = time.time
-    pair: Ed25519PrivateKey = field(
-        default_factory=Ed25519PrivateKey.generate, repr=False
-    )
 
     def key_for(self, user: str) -> paramiko.PKey:
-        """Return the key with a certificate for this user only. The certificate has no
+        """Return a new key with a certificate for this user only. The certificate has no
         extension: no terminal, no forwarding, no ~/.ssh/rc. Raises
         NoSuchPrincipalError.
         """
@@ -62,11 +59,11 @@ class CertificateAuthority:
                 user,
                 f"no certificate is signed for {user!r}: expected a customer or one of {self.users}",
             )
-        now_s = int(self.clock())
+        now_s, pair = int(self.clock()), Ed25519PrivateKey.generate()
         certificate = (
             SSHCertificateBuilder()
             .type(SSHCertificateType.USER)
-            .public_key(self.pair.public_key())
+            .public_key(pair.public_key())
             .valid_principals([user.encode()])
             .valid_after(now_s - CLOCKS_APART_S)
             .valid_before(now_s + self.life_s)
@@ -75,16 +72,17 @@ class CertificateAuthority:
             .sign(self.key)
         )
         key: paramiko.PKey = paramiko.Ed25519Key.from_private_key(
-            io.StringIO(self._file())
+            io.StringIO(_file_of(pair))
         )
         key.load_certificate(certificate.public_bytes().decode())
         return key
 
-    def _file(self) -> str:
-        form = serialization.PrivateFormat.OpenSSH
-        return self.pair.private_bytes(
-            serialization.Encoding.PEM, form, serialization.NoEncryption()
-        ).decode()
+
+def _file_of(pair: Ed25519PrivateKey) -> str:
+    form = serialization.PrivateFormat.OpenSSH
+    return pair.private_bytes(
+        serialization.Encoding.PEM, form, serialization.NoEncryption()
+    ).decode()
 
 
 def authority_key(text: str) -> SSHCertPrivateKeyTypes:

@@ -3,7 +3,6 @@ five minutes, and no other.
 """
 
 import base64
-import io
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -123,7 +122,8 @@ def test_certificate__signed_at_several_times__is_good_for_five_minutes(
 def test_key__without_its_certificate__opens_nothing(
     sshd: Sshd, authority: CertificateAuthority, ca: Path
 ) -> None:
-    bare = paramiko.Ed25519Key.from_private_key(io.StringIO(authority._file()))
+    bare = authority.key_for(CUSTOMER)
+    bare.public_blob = None
     assert not opens(sshd, lambda _: bare, CUSTOMER)
     # nor does the authority's
     assert not opens(sshd, lambda _: load_key(ca.read_text()), CUSTOMER)

@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from http.server import BaseHTTPRequestHandler
 
 import psycopg
 import pytest
@@ -19,12 +20,14 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from plugins.probes.dependencies import OUTDATED_S
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.monitoring.checks import (
     ChainAnswers,
     DatabaseAnswers,
     LoginNodeAnswers,
     NoAnswerError,
 )
+from tests.support.http_servers import Quiet, http_server
 from tests.support.ledger import migrated
 
 
@@ -71,26 +74,49 @@ def test_login_node_answers__banner__is_that_of_an_ssh_server(
             check()
 
 
-def http(status: str, body: bytes) -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
+LOGIN = "Basic " + b64encode(b"site:token").decode()
 
 
-RESULT = b'{"jsonrpc":"2.0","id":1,"result":"0x539"}'
-ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32600}}'
-FAILING = (http("502 Bad Gateway", RESULT), http("200 OK", ERROR))
+@contextmanager
+def node(status: int, of_call: Mapping[str, object]) -> Iterator[str]:
+    """A node that gives each call this answer, and wants a login. The URL has it."""
+
+    class Handler(Quiet, BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            calls = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.dumps(
+                [{"id": call["id"], **of_call} for call in calls]
+            ).encode()
+            may = self.headers["Authorization"] == LOGIN
+            self.send_response(status if may else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with http_server(Handler) as url:
+        yield url.replace("//", "//site:token@")
 
 
-@pytest.mark.parametrize("first", FAILING, ids=["status", "no result"])
-def test_chain_answers__an_endpoint_fails__the_next_one_is_asked(first: bytes) -> None:
-    saying = partial(server_saying, asked=True)
-    with saying(first) as bad, saying(http("200 OK", RESULT)) as good:
-        away, bad_url = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{bad}"
-        ChainAnswers([away, bad_url, f"http://127.0.0.1:{good}"])()
-        with pytest.raises(NoAnswerError, match="HTTP status"):
-            ChainAnswers([away, bad_url])()
+RESULT = {"result": "0x539"}
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error"),
+    [
+        (502, RESULT, "HTTP status 502"),
+        (200, {"error": {"code": -32600, "message": "no"}}, "refused: no"),
+        (200, {"result": [1]}, "answered"),
+    ],
+    ids=["status", "error", "no chain id"],
+)
+def test_chain_answers__an_endpoint_fails__the_next_one_is_asked(
+    status: int, answer: Mapping[str, object], error: str
+) -> None:
+    with node(status, answer) as bad, node(200, RESULT) as good:
+        away = f"http://127.0.0.1:{free_port()}"
+        ChainAnswers([away, bad, good])()
+        with pytest.raises(RpcUnavailableError, match=error):
+            ChainAnswers([away, bad])()
 
 
 def test_chain_answers__no_endpoint__is_no_answer() -> None:

@@ -51,6 +51,12 @@ def test_key_for__customer_or_user_of_the_settings__is_valid_for_this_user_alone
     assert (shown.extensions, shown.key_id) == ({}, f"supervisor for {user}".encode())
 
 
+def test_key_for__the_same_user_twice__signs_another_key() -> None:
+    signer = authority()
+    first, second = signer.key_for(CUSTOMER), signer.key_for(CUSTOMER)
+    assert first.asbytes() != second.asbytes()
+
+
 @pytest.mark.parametrize("user", ["root", "", CUSTOMER + "0", f"{CUSTOMER}\n"])
 def test_key_for__another_user__signs_nothing(user: str) -> None:
     with pytest.raises(
