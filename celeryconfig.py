@@ -22,6 +22,9 @@ from supervisor_tasks.monitoring.probes import serve_flower as _serve_flower
 from supervisor_tasks.monitoring.remote_control import (
     keep_questions_only as _keep_questions_only,
 )
+from supervisor_tasks.monitoring.remote_control import (
+    refuse_compressed_messages as _refuse_compressed_messages,
+)
 from supervisor_tasks.worker import needs_of_command as _needs_of_command
 
 _needs = _needs_of_command(sys.argv)
@@ -40,6 +43,7 @@ if "flower" in sys.argv:
         _guard_flower(_options, _settings.flower_basic_auth)
         _serve_flower(_settings)
 _keep_questions_only()
+_refuse_compressed_messages()
 with _or_exit():
     broker_url = _broker_url(_settings)
 if "flower" in sys.argv:

@@ -1,5 +1,5 @@
-"""The commands that a worker accepts from programs that can write to its broker:
-questions, which change nothing.
+"""What a worker accepts from programs that can write to its broker: messages that are
+not compressed, and of the commands the questions, which change nothing.
 
 Celery's workers obey broadcasts: shut down, stop consuming a queue, grow the pool,
 revoke a task. The project uses none of these, and a program that can write to Redis
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery.worker.control import Panel
+from kombu import compression
 
 # Questions of celery.worker.control that only read, and two commands that only make the
 # worker send its events. objgraph, memdump and memsample are left out: they cost memory
@@ -88,6 +89,20 @@ def keep_questions_only() -> None:
     one_line = OneLine()
     for name in LOGGERS:
         logging.getLogger(name).addFilter(one_line)
+
+
+def refuse_compressed_messages() -> None:
+    """Make this process refuse messages that say that they are compressed. kombu unpacks
+    one before its type is looked at, and 600 kB can hold 600 MB. Ours are not
+    compressed.
+    """
+    untyped: Any = compression
+    for content_type in untyped.encoders():
+        untyped.register(_refuse, _refuse, content_type)
+
+
+def _refuse(_: bytes) -> bytes:
+    raise ValueError("a compressed message; expected one that is not compressed")
 
 
 def _hello(

@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from supervisor_tasks.monitoring.remote_control import PERIOD_S
 from tests.support.refusals import reasons
 
 PATIENCE_S = 60.0
+MIB = 2**20
 TASK = "supervisor_tasks.tasks.dispatch_due_effects"
 COMMANDS: dict[str, dict[str, Any]] = {
     "shutdown": {},
@@ -156,24 +158,47 @@ def test_pickle__in_a_message__is_refused_and_runs_nothing(
     worker: Celery, fleet: Fleet, tmp_path: Path
 ) -> None:
     trace = tmp_path / "code of the attacker ran"
-    with Redis(
-        unix_socket_path=fleet.environment["BROKER_URL"].removeprefix("redis+socket://")
-    ) as redis:
-        for content_type in ("application/x-python-serialize", "application/json"):
-            message: dict[str, Any] = {
-                "body": base64.b64encode(pickle.dumps(Bomb(trace))).decode(),
-                "content-type": content_type,
-                "content-encoding": "binary",
-                "headers": {"task": TASK, "id": content_type, "lang": "py"},
-                "properties": {
-                    "delivery_tag": content_type,
-                    "delivery_info": {},
-                    "body_encoding": "base64",
-                },
-            }
-            redis.lpush("main.default", json.dumps(message))
+    for content_type in ("application/x-python-serialize", "application/json"):
+        put_into_queue(fleet, pickle.dumps(Bomb(trace)), content_type)
     does_its_work(worker, "main.default")
     assert not trace.exists()
+
+
+def test_message__compressed_to_a_thousandth__is_refused_before_it_is_unpacked(
+    worker: Celery, fleet: Fleet
+) -> None:
+    packed = zlib.compress(bytes(600 * MIB))
+    before_kib = peak_kib(fleet)
+    for name in ("gzip", "application/x-gzip"):
+        put_into_queue(fleet, packed, "application/json", compression=name)
+    does_its_work(worker, "main.default")
+    assert peak_kib(fleet) - before_kib < 100 * 1024
+
+
+def peak_kib(fleet: Fleet) -> int:
+    """The most memory that the worker has had."""
+    status = Path(f"/proc/{fleet.find('worker').pid}/status").read_text()
+    (peak,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(peak.split()[1])
+
+
+def put_into_queue(
+    fleet: Fleet, body: bytes, content_type: str, **headers: str
+) -> None:
+    message: dict[str, Any] = {
+        "body": base64.b64encode(body).decode(),
+        "content-type": content_type,
+        "content-encoding": "binary",
+        "headers": {"task": TASK, "id": content_type, "lang": "py", **headers},
+        "properties": {
+            "delivery_tag": content_type,
+            "delivery_info": {},
+            "body_encoding": "base64",
+        },
+    }
+    socket_path = fleet.environment["BROKER_URL"].removeprefix("redis+socket://")
+    with Redis(unix_socket_path=socket_path) as redis:
+        redis.lpush("main.default", json.dumps(message))
 
 
 class Bomb:
