@@ -81,6 +81,9 @@ OPTIONS = (
 MESSAGE_S = 15.0  # within this time a call's message must arrive
 # calls; at one more, the connection with most of them is closed
 MAX_WITHOUT_MESSAGE = 1024
+# of the served key: no terminal, no forwarding, and no ~/.ssh/rc, which sshd would run
+# before each of the supervisor's commands
+RESTRICTED = "restrict "
 OURSELVES = "unix:"  # as gRPC writes the peer of a Unix socket without a name
 
 M = TypeVar("M", bound=Message)
@@ -123,7 +126,7 @@ class Services:
         self._notifier = notifier
         self._callers = callers
         self._keys = messages.FetchAuthorizedKeysResponse(
-            authorized_keys=authorized_keys.rstrip("\n") + "\n"
+            authorized_keys=RESTRICTED + authorized_keys.rstrip("\n") + "\n"
         )
         self._serving = False
         self._unread = UnreadCalls(MAX_WITHOUT_MESSAGE)
@@ -310,7 +313,7 @@ class Services:
 
     async def fetch_authorized_keys(self, raw: bytes, called: Called) -> Message:
         """Return the public half of the key that the supervisor logs in with, as a line
-        of authorized_keys.
+        of authorized_keys (sshd(8)).
         """
         return self._keys
 

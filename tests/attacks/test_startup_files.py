@@ -12,12 +12,12 @@ import pytest
 from devgrid.cluster.linux_users import SAFE_SHELL
 from devgrid.cluster.sshd import Sshd
 from devgrid.processes import wait_until
+from grpc_callbacks.server import RESTRICTED
 from supervisor_tasks.jobs.model import State
 from tests.support.submitting import (
     CUSTOMER,
     PATIENCE_S,
     SubmissionEnv,
-    authorized_keys_command,
 )
 
 # Each of them leaves a mark when a shell reads it.
@@ -63,11 +63,13 @@ def read(world: SubmissionEnv) -> Iterator[Path]:
     users.set_shell(CUSTOMER, SAFE_SHELL)
 
 
-def another_sshd(world: SubmissionEnv, name: str, *options: str) -> Sshd:
+def another_sshd(
+    world: SubmissionEnv, name: str, *options: str, key_options: str = ""
+) -> Sshd:
     return Sshd.start(
         world.processes,
         world.slurm.env(),
-        authorized_keys_command(world.key),
+        ["sed", f"s/^/{key_options}/", str(world.key.with_suffix(".pub"))],
         name=name,
         options=options,
     )
@@ -114,11 +116,17 @@ def test_login_shell__bash__reads_the_customers_file(
     assert ".bashrc" in read.read_text()
 
 
-def test_sshd__user_rc_permitted__runs_the_customers_rc_file(
+def test_sshd__user_rc_permitted__runs_the_rc_file_unless_the_key_is_restricted(
     world: SubmissionEnv, read: Path
 ) -> None:
-    """`PermitUserRC no` prevents this, with any login shell."""
-    environment_of_a_command(world, another_sshd(world, "usual", "PermitUserRC yes"))
+    """`PermitUserRC no` prevents this, with any login shell, and so do the options of the
+    key that the supervisor serves.
+    """
+    permitting = "PermitUserRC yes"
+    restricted = another_sshd(world, "restricted", permitting, key_options=RESTRICTED)
+    environment_of_a_command(world, restricted)
+    assert read.read_text() == ""
+    environment_of_a_command(world, another_sshd(world, "usual", permitting))
     assert read.read_text() == ".ssh/rc\n"
 
 

@@ -340,7 +340,7 @@ def test_set_job_status__stored__wakes_the_witness_of_the_cluster(
     assert message["headers"]["task"] == "supervisor_tasks.tasks.poll_jobs"
 
 
-def test_fetch_authorized_keys__empty_request__answers_the_public_line(
+def test_fetch_authorized_keys__empty_request__answers_the_restricted_key(
     site: WorkerContext,
 ) -> None:
     with site.channel() as channel:
@@ -353,7 +353,7 @@ def test_fetch_authorized_keys__empty_request__answers_the_public_line(
             call(
                 MESSAGES["FetchAuthorizedKeysRequest"](), timeout=deadline(10)
             ).authorized_keys
-            == PUBLIC_LINE + "\n"
+            == f"restrict {PUBLIC_LINE}\n"
         )
 
 

@@ -127,7 +127,7 @@ def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_it
                 messages.FetchAuthorizedKeysRequest(),
                 timeout=deadline(ANSWERS_WITHIN_S),
             )
-            assert keys.authorized_keys == PUBLIC_LINE + "\n"
+            assert keys.authorized_keys == f"restrict {PUBLIC_LINE}\n"
             for caller in callers:
                 caller.join()
 
