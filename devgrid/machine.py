@@ -6,6 +6,7 @@ not make it fail.
 """
 
 import hashlib
+import math
 import os
 import tempfile
 import time
@@ -17,23 +18,20 @@ WRITES = 10
 WRITE_TAKES_S = 0.005  # until it is on the disk; most disks need less
 # waits are not prolonged more than this, so that a program that hangs is still reported
 SLOWEST = 6.0
-MEASURED_FOR_S = 20.0
-
-_measured: tuple[float, float] | None = None  # when, and the figure
+# A time-out in seconds is by a figure that is not older than this share of it, and not
+# older than this: the measurement itself is a load.
+AGE_SHARE = 1 / 3
+MAX_AGE_S = 20.0
 
 
 def slowness() -> float:
-    """How many times as long as on a quiet machine the fixed piece of work takes: from
-    1 to SLOWEST. The figure is measured again after MEASURED_FOR_S, as the measurement
-    itself is a load.
+    """How many times as long as on a quiet machine the fixed piece of work takes now:
+    from 1 to SLOWEST.
     """
-    global _measured
-    if _measured is None or time.monotonic() - _measured[0] > MEASURED_FOR_S:
-        figure = max(
-            _calculating_s() / ROUNDS_TAKE_S, _writing_s() / (WRITES * WRITE_TAKES_S)
-        )
-        _measured = time.monotonic(), min(max(figure, 1.0), SLOWEST)
-    return _measured[1]
+    figure = max(
+        _calculating_s() / ROUNDS_TAKE_S, _writing_s() / (WRITES * WRITE_TAKES_S)
+    )
+    return min(max(figure, 1.0), SLOWEST)
 
 
 def _calculating_s() -> float:
@@ -55,7 +53,7 @@ def _writing_s() -> float:
 class Deadline:
     """The end of a wait: `timeout_s` after its begin on a quiet machine, later on a
     slow one. The machine is measured when the time is over, so that a load that came
-    meanwhile counts.
+    meanwhile counts; a figure that was taken before does not.
     """
 
     def __init__(
@@ -83,8 +81,31 @@ class Deadline:
         return self.waited_s > self._timeout_s * self._slowness
 
 
-def deadline(timeout_s: float) -> float:
-    """A time-out in seconds, for a call that takes a number. The machine is measured
-    now.
+class TimeOuts:
+    """Time-outs in seconds, for calls that take a number. The machine is measured
+    where the last figure is too old for the time-out.
     """
-    return timeout_s * slowness()
+
+    def __init__(
+        self,
+        measure: Callable[[], float] = slowness,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._measure, self._now_s = measure, now_s
+        self._measured_s, self._slowness = -math.inf, 1.0
+
+    def of(self, timeout_s: float) -> float:
+        """The time-out on the machine as it is; `timeout_s` on a quiet one."""
+        if self._now_s() - self._measured_s > min(timeout_s * AGE_SHARE, MAX_AGE_S):
+            self._measured_s, self._slowness = self._now_s(), self._measure()
+        return timeout_s * self._slowness
+
+
+_time_outs = TimeOuts()
+
+
+def deadline(timeout_s: float) -> float:
+    """A time-out in seconds, for a call that takes a number. A load that comes after
+    this call does not count.
+    """
+    return _time_outs.of(timeout_s)

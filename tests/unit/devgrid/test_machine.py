@@ -1,10 +1,12 @@
 """Waits end later on a slow machine, and end."""
 
+import time
 from dataclasses import dataclass, field
 
 import pytest
 
-from devgrid.machine import SLOWEST, Deadline, slowness
+import devgrid.machine
+from devgrid.machine import MAX_AGE_S, SLOWEST, Deadline, TimeOuts, slowness
 
 
 @dataclass
@@ -66,3 +68,34 @@ def test_deadline__machine_becomes_fast_again__keeps_the_time_that_it_gave() -> 
 
 def test_slowness__of_this_machine__is_a_bounded_figure() -> None:
     assert 1.0 <= slowness() <= SLOWEST
+
+
+def test_deadline__quiet_until_the_wait_began__the_load_since_then_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devgrid.machine, "ROUNDS_TAKE_S", 1e6)
+    monkeypatch.setattr(devgrid.machine, "WRITE_TAKES_S", 1e6)
+    assert slowness() == 1.0
+    wait = Deadline(0.5)
+    monkeypatch.setattr(devgrid.machine, "ROUNDS_TAKE_S", 1e-6)
+    time.sleep(0.51)
+    assert not wait.is_over()
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "age_s", "slowness_then", "time_out_s"),
+    [
+        (9.0, 3.0, 2.0, 9.0),
+        (9.0, 3.1, 2.0, 18.0),
+        (600.0, MAX_AGE_S, 2.0, 600.0),
+        (600.0, MAX_AGE_S + 0.1, 2.0, 1200.0),
+    ],
+)
+def test_time_out__the_figure_is_too_old_for_it__machine_is_measured_again(
+    timeout_s: float, age_s: float, slowness_then: float, time_out_s: float
+) -> None:
+    machine = Machine()
+    time_outs = TimeOuts(machine.measure, lambda: machine.now_s)
+    assert time_outs.of(timeout_s) == timeout_s
+    machine.slowness, machine.now_s = slowness_then, machine.now_s + age_s
+    assert time_outs.of(timeout_s) == time_out_s
