@@ -102,7 +102,7 @@ def test_watch_streams__400_broken_off__are_refused_and_the_process_answers(
     with grpc.insecure_channel(
         port.address, options=[("grpc.use_local_subchannel_pool", 1)]
     ) as channel:
-        report(channel, random_job_id(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=5.0)
         assert watch(channel, "") is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -120,7 +120,7 @@ def test_service_names__of_a_megabyte_each__are_refused_and_take_no_memory(
             with pytest.raises(grpc.RpcError) as caught:
                 health.Check(request, timeout=deadline(10))
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        report(channel, random_job_id(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=5.0)
     assert port.memory_mb() - before_mb < 30
 
 
@@ -154,7 +154,7 @@ def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it
         port.address, options=[("grpc.use_local_subchannel_pool", 1)]
     ) as channel:
         assert usual_wait_s(channel) - alone_s < MAX_DELAY_S
-        report(channel, random_job_id(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=5.0)
     assert port.memory_mb() - before_mb < 100
 
 
@@ -204,7 +204,7 @@ def test_connections__10000_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
 ) -> None:
     assert flood(port, crowd, 10_000) < MAX_DELAY_S
     with grpc.insecure_channel(port.address) as channel:
-        report(channel, random_job_id(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=5.0)
 
 
 def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(
@@ -220,7 +220,7 @@ def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(
         20.0,
     )
     with grpc.insecure_channel(port.address) as channel:
-        report(channel, random_job_id(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=5.0)
 
 
 def test_connections__that_say_nothing__are_closed(port: Port, crowd: Crowd) -> None:
@@ -284,7 +284,7 @@ def test_calls_of_one_peer__are_bounded__other_peers_and_later_calls_are_answere
         assert 0 < refused <= CALLS - CALLS_OF_A_PEER
         assert codes.keys() <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
         assert "too_many_calls" in port.log
-        report(channels[0], random_job_id(), timeout_s=deadline(5.0))
+        report(channels[0], random_job_id(), timeout_s=5.0)
 
 
 def begin_report(channel: grpc.Channel) -> Any:

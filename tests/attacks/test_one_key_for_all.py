@@ -69,7 +69,7 @@ def authority(ca: Path) -> CertificateAuthority:
 
 
 def ssh_with(sshd: Sshd, keys: Keys) -> Ssh:
-    return Ssh(sshd.address, keys, sshd.known_hosts, connect_timeout_s=5.0)
+    return Ssh(sshd.address, keys, sshd.known_hosts, connect_timeout_s=deadline(5.0))
 
 
 def opens(sshd: Sshd, keys: Keys, user: str) -> bool:

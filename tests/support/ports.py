@@ -19,6 +19,7 @@ import psutil
 from sqlalchemy import Engine, insert, text
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, Running, answers
 from devgrid.state_folder import private_processes
@@ -162,10 +163,12 @@ def report(
     timeout_s: float = 10.0,
     **changes: Any,
 ) -> None:
-    """Send a callback that reports the job as finished, with changes."""
+    """Send a callback that reports the job as finished, with changes. On a slow machine
+    it waits for the answer longer than `timeout_s`.
+    """
     fields = {"duration": 1, "status": messages.JOB_STATUS_FINISHED, **changes}
     request = messages.SetJobStatusRequest(name=name, id=slurm_id, **fields)
-    services.JobAPIStub(channel).SetJobStatus(request, timeout=timeout_s)
+    services.JobAPIStub(channel).SetJobStatus(request, timeout=deadline(timeout_s))
 
 
 def answer_to(

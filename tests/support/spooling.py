@@ -64,7 +64,7 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
                 if self.refusals
                 else self.always.get(request.id)
             )
-        self.hold.wait(10.0)
+        self.hold.wait()
         with self._lock:
             self.under_way -= 1
         if refusal is not None:

@@ -389,14 +389,14 @@ def test_guarded__too_late__nothing_is_run(shell: str) -> None:
 def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_late(
     tmp_path: Path,
 ) -> None:
-    begun = time.monotonic()
+    begun, seconds = time.monotonic(), int(deadline(3))
     found = run_in(
         tmp_path,
         framed(DELIMITER, [Order(["sleep", "60"], b""), *jobs(2)]),
         3,
-        seconds=3,
+        seconds=seconds,
     )
-    assert time.monotonic() - begun < deadline(20)
+    assert time.monotonic() - begun < seconds + deadline(17)
     assert [answer.status for answer in found.answers] == [124]
     assert isinstance(found.rest, TooLateError)
     assert not found.came_late
@@ -405,9 +405,11 @@ def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_lat
 
 def test_guarded__command_ignores_sigterm__is_killed_soon_after(tmp_path: Path) -> None:
     stubborn = Order(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], b"")
-    begun = time.monotonic()
-    found = run_in(tmp_path, framed(DELIMITER, [stubborn, *jobs(1)]), 2, seconds=3)
-    assert time.monotonic() - begun < deadline(20)
+    begun, seconds = time.monotonic(), int(deadline(3))
+    found = run_in(
+        tmp_path, framed(DELIMITER, [stubborn, *jobs(1)]), 2, seconds=seconds
+    )
+    assert time.monotonic() - begun < seconds + deadline(17)
     assert [answer.status for answer in found.answers] == [137]
     assert isinstance(found.rest, TooLateError)
     assert ran(tmp_path) == {}
@@ -422,8 +424,13 @@ def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(
         len(framed(DELIMITER, jobs(1))),
         subprocess.PIPE,
     )
+    seconds = int(deadline(5))
     with subprocess.Popen(
-        guard_command(2, in_s(5)), stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path
+        guard_command(2, in_s(seconds)),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        cwd=tmp_path,
     ) as guard:
         assert guard.stdin is not None
         assert guard.stdout is not None
@@ -433,12 +440,14 @@ def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(
         # the mark, a number, its answer
         lines = b"".join(guard.stdout.readline() for _ in range(3))
         assert ran(tmp_path).keys() == {0}
-        time.sleep(5.5)  # nothing tells that time has passed but the clock
+        time.sleep(seconds + 0.5)  # nothing tells that time has passed but the clock
         guard.stdin.write(stdin[first:])
         guard.stdin.close()
         lines += guard.stdout.read()
         found = verdicts(
-            CommandAnswer(guard.wait(60), lines.decode(), guard.stderr.read().decode()),
+            CommandAnswer(
+                guard.wait(deadline(60)), lines.decode(), guard.stderr.read().decode()
+            ),
             2,
         )
     assert len(found.answers) == 1

@@ -350,7 +350,7 @@ def test_login_hangs__on_an_old_connection_or_at_the_site__is_retried_at_once(
         answering = pool.submit(others)
         try:
             hanging.touch()
-            monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 4.0)
+            monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", deadline(4.0))
             with pytest.raises(SshUnavailableError, match="cut off"):
                 ssh.clock(CUSTOMER)  # on the connection that was there
             with pytest.raises(SshUnavailableError, match="cut off"):
