@@ -78,7 +78,7 @@ if Path("/usr/bin/Rscript").exists():
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(rest=True) as running:
+    with SubmissionEnv.running(rest=True, min_job_age_s=86_400) as running:
         yield running
 
 

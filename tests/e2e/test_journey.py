@@ -32,7 +32,7 @@ WORKFLOWS = Path(__file__).parents[2] / "devgrid" / "workflows"
 
 @pytest.fixture(scope="module")
 def grid(transport: Transport) -> Iterator[Grid]:
-    with served_grid(GridOptions(transport=transport)) as running:
+    with served_grid(GridOptions(transport=transport, min_job_age_s=86_400)) as running:
         yield running
 
 
