@@ -30,7 +30,7 @@ from tests.support.end_states import (
     wait_for_state,
 )
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.requeueing import seconds_of_runs
+from tests.support.requeueing import begin_again, seconds_of_runs
 from tests.support.transports import OnlySsh, only_ssh
 from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
@@ -178,7 +178,8 @@ def test_job__requeued__has_not_ended_and_all_its_runs_are_billed(
     gate.touch()
     # Else the supervisor has SLURM refuse another requeue after the end, and squeue
     # shows that record.
-    scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=0", "StartTime=now")
+    scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=0")
+    begin_again(grid, slurm_id)
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FAILED
     last, row = record_of(grid, slurm_id), row_of(grid, job_id)
     assert last.submit_s > first.submit_s
