@@ -35,7 +35,7 @@ QUERIES = sorted(
 )
 PROCESSES = ("ledger", "worker", "beat", "callbacks", "flower")
 # longer than this file takes, so that what happened in it is within the interval
-RATE_INTERVAL = "5m"
+RATE_INTERVAL = "1h"
 
 
 class Monitored:
