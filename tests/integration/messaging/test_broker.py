@@ -190,13 +190,15 @@ def test_worker__redis_killed_and_started_again__consumes_and_the_logs_are_calm(
     wait_for_dispatch(engine)
     lost = said(processes, "worker").count(LOST)
     processes.kill(fleet.find("redis"))
-    wait_until(
-        lambda: said(processes, "worker").count(LOST) > lost,
-        "the worker to lose the broker",
-        WITHIN_S,
-        0.1,
-    )
-    start_server(processes, "redis", redis_server)
+    try:
+        wait_until(
+            lambda: said(processes, "worker").count(LOST) > lost,
+            "the worker to lose the broker",
+            WITHIN_S,
+            0.1,
+        )
+    finally:
+        start_server(processes, "redis", redis_server)
     wait_for_dispatch(engine)
     wait_until_connected(processes)
     before = {name: len(loud(processes, name)) for name in ("worker", "beat")}
@@ -208,16 +210,19 @@ def test_worker__redis_killed_and_started_again__consumes_and_the_logs_are_calm(
 
     try:
         wait_until(noticed, "worker and beat to notice", WITHIN_S, 0.1)
+        pass_s(engine, TRIES_S)
+        # The consumer and what sends messages notice it in threads of their own: either
+        # may be first.
+        assert sorted(loud(processes, "worker")[before["worker"] :]) == sorted(
+            [LOST, AWAY]
+        )
+        assert loud(processes, "beat")[before["beat"] :] == [AWAY]
     except TimeoutError as error:
         for name in before:
             error.add_note(f"{name}: {entries(processes, name)[-20:]}")
         raise
-    pass_s(engine, TRIES_S)
-    # The consumer and what sends messages notice it in threads of their own: either may
-    # be first.
-    assert sorted(loud(processes, "worker")[before["worker"] :]) == sorted([LOST, AWAY])
-    assert loud(processes, "beat")[before["beat"] :] == [AWAY]
-    start_server(processes, "redis", redis_server)
+    finally:  # the other tests of the file need it
+        start_server(processes, "redis", redis_server)
     wait_for_dispatch(engine)
     wait_until_connected(processes)
     assert set(loud(processes, "worker")) == {LOST, AWAY}
@@ -325,22 +330,26 @@ def test_logs__database_away__one_warning_a_task_no_traceback_beat_tells_it_once
     def since(name: str) -> list[str]:
         return loud(processes, name)[before[name] :]
 
-    wait_until(
-        lambda: "ledger_disconnected" in since("beat"), "beat to notice", WITHIN_S, 0.1
-    )
-    app = Celery(broker=redis_server.url)
-    for _ in range(3):  # beat sends nothing meanwhile
-        app.send_task(f"{TASKS}.dispatch_due_effects", queue="main.default")
-    app.close()
-    wait_until(
-        lambda: since("worker").count("task_failed_transient") >= 3,
-        "warnings of the outage",
-        WITHIN_S,
-        0.2,
-    )
-    start_server(
-        processes, "postgres", embedded_servers.postgres(processes.folder / "postgres")
-    )
+    try:
+        wait_until(
+            lambda: "ledger_disconnected" in since("beat"),
+            "beat to notice",
+            WITHIN_S,
+            0.1,
+        )
+        app = Celery(broker=redis_server.url)
+        for _ in range(3):  # beat sends nothing meanwhile
+            app.send_task(f"{TASKS}.dispatch_due_effects", queue="main.default")
+        app.close()
+        wait_until(
+            lambda: since("worker").count("task_failed_transient") >= 3,
+            "warnings of the outage",
+            WITHIN_S,
+            0.2,
+        )
+    finally:
+        database = embedded_servers.postgres(processes.folder / "postgres")
+        start_server(processes, "postgres", database)
     engine.dispose()
     wait_for_dispatch(engine)
     wait_until(
