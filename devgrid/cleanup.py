@@ -190,12 +190,7 @@ def end_and_remove(folder: Path) -> None:
 
 def _end_jobs(folder: Path) -> None:
     if any(entry.name == "slurmctld" for entry in Processes(folder).running()):
-        try:
-            end_jobs(folder, Users(folder))
-        except (OSError, subprocess.SubprocessError, TimeoutError) as error:
-            (folder / LOG).write_text(
-                f"the jobs did not end: {error!r}\n"
-            )  # their processes are killed like all others
+        end_jobs(folder, Users(folder))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,8 @@ def cluster_folders(folder: Path) -> list[Path]:
 def end_jobs(folder: Path, users: Users) -> None:
     """Cancel all jobs of the SLURM in a state folder and wait until none is left, so
     that no process of a job stays. A fleet that still works may submit more jobs
-    meanwhile; these are cancelled, too.
+    meanwhile; these are cancelled, too. Jobs that SLURM does not end in time are told
+    of on stderr: their processes are killed like all others of the folder.
     """
     environment = {
         **os.environ,
@@ -78,7 +80,10 @@ def end_jobs(folder: Path, users: Users) -> None:
             cancelled.update(new)
         return not jobs
 
-    wait_until(none_left, "all jobs to end", 20.0, every_s=0.1)
+    try:
+        wait_until(none_left, "all jobs to end", 20.0, every_s=0.1)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"devgrid: jobs of {folder} did not end: {error!r}", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
