@@ -23,6 +23,9 @@ _SHELLS = (
     "csh",
     "tcsh",
 )  # the shells in which `true` is a command
+# of interpreters that look for the name of their script's file, which is gone. A
+# variable would reach the programs that the script starts, too.
+_OPTIONS = dict.fromkeys(("node", "nodejs"), "--preserve-symlinks-main")
 # The shell reads line by line, so it never reads the text after `exec`. No environment
 # has variables of these names.
 _BECOME = """\
@@ -94,8 +97,11 @@ def batch_script(job_id: JobId, script: str) -> bytes:
         line, body = "#!/bin/bash", script
     # like the kernel: the rest of the line is one word
     interpreter = line.removeprefix("#!").strip().split(None, 1)
-    if _program(line) in _SHELLS:
+    program = _program(line)
+    if program in _SHELLS:
         return f"{line}\n{script_header(job_id)}\ntrue\n{body}".encode()
+    if program in _OPTIONS:
+        interpreter.append(_OPTIONS[program])
     text = script.encode()
     become = _BECOME.format(size=len(text), interpreter=shlex.join(interpreter))
     return f"#!/bin/sh\n{script_header(job_id)}\n{become}".encode() + text

@@ -47,6 +47,13 @@ cat("ran", R.version$language, "")
 cat(length(grep("^#SBATCH", readLines(path))), "lines of SBATCH\\n")
 quit(status = 8)
 """
+# A program that it starts gets none of the options.
+NODE = """*/
+const { execFileSync } = require("node:child_process")
+execFileSync("npm", ["--version"])
+console.log(["ran", ...Object.keys(process.env).filter(name => name.startsWith("NODE_"))].join(" "))
+process.exit(9)
+"""
 # first line, body, what it prints ({sha256}: of the script, so that it was read as it
 # is), how it ends
 SCRIPTS = {
@@ -57,6 +64,7 @@ SCRIPTS = {
     "perl": ("#! /usr/bin/perl -w\n", PERL, "{sha256}\nthe data\n1", "4:0"),
     "awk -f": ("#!/usr/bin/awk -f\n", 'BEGIN { print "ran"; exit 5 }\n', "ran\n", "5:0"),
     "fish": ("#!/usr/bin/fish\n", FISH, "ran in a fish\n", "7:0"),
+    "node": ("#!/usr/bin/env node\n/*\n", NODE, "ran\n", "9:0"),
     "sha256sum": ("#!/usr/bin/sha256sum --tag\n", "any \u00e4 text\n", "SHA256 (/proc/", "0:0"),
     "bash -e": ("#!/bin/bash -e\n", "echo ran ${0##*/}; false; echo on\n", "ran slurm_script\n", "1:0"),
     "sh": ("#!/bin/sh\n", "echo ran ${0##*/}; exit 6\n", "ran slurm_script\n", "6:0"),
