@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.slurm.parsers import CommandAnswer
@@ -100,6 +101,16 @@ class Home:
     def is_missing(self) -> bool:
         """Whether the home does not exist."""
         return self.real_path in self.missing
+
+    @property
+    def made_in(self) -> str:
+        """The folder in which a missing home, or the first missing folder on the way to
+        it, would be made; empty if the home exists.
+        """
+        if not self.is_missing:
+            return ""
+        home = PurePosixPath(self.real_path)
+        return max(filter(home.is_relative_to, self.places), key=len, default="")
 
 
 def look(delimiter: str, users: Sequence[str]) -> list[str]:
@@ -196,13 +207,20 @@ def _fault_on_the_way(user: str, home: Home, place: FolderFacts) -> str | None:
             return f"{home.path}: {place.path} on the way to it belongs to {place.owner}; chown -h root {place.path}"
     if not stat.S_ISDIR(place.mode):
         return None
-    if place.mode & stat.S_ISVTX:  # only the owner of an entry can replace it
+    is_sticky = bool(place.mode & stat.S_ISVTX)
+    # only the owner of an entry can replace it, but others can make one that is missing
+    if is_sticky and place.path != home.made_in:
         return None
     writers = stat.S_IWOTH
     if place.gid != ROOT:
         writers |= stat.S_IWGRP
     if not place.mode & writers:
         return None
+    if is_sticky:
+        return (
+            f"{home.path} does not exist, and others can make it, as {place.path} has the mode {place.permissions};"
+            f" make it for {user}, or give {user} another homeDirectory"
+        )
     return (
         f"{home.path}: other users can put another folder in its place, as {place.path} has the mode {place.permissions};"
         f" chmod go-w {place.path}, or give {user} another homeDirectory"

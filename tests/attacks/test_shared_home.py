@@ -226,6 +226,14 @@ def test_home__that_does_not_exist__is_refused_until_it_is_made(
     cluster.require_own_home(VICTIM)
 
 
+def test_home__missing_where_others_can_make_it__is_refused(
+    world: SubmissionEnv, cluster: Cluster, shared: Path
+) -> None:
+    missing = shared / "to-be-made" / "home"
+    world.slurm.users.set_home(VICTIM, missing)
+    refused(cluster, str(missing), f"others can make it, as {shared} has")
+
+
 def test_accounts__two_with_one_uid__are_refused(
     world: SubmissionEnv, cluster: Cluster
 ) -> None:

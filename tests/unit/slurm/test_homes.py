@@ -15,6 +15,7 @@ from supervisor_tasks.slurm.homes import (
     Home,
     Homes,
     SlowHomeError,
+    UnsafeHomeError,
     home_fault,
     home_seen,
     look,
@@ -98,6 +99,13 @@ def home(*changed: FolderFacts, **facts: Any) -> Home:
     return replace(safe, **facts)
 
 
+def missing(*changed: FolderFacts) -> Home:
+    """A home that does not exist yet, with some of what is seen on the way changed."""
+    seen = home(*changed)
+    del seen.places[HOME]
+    return replace(seen, missing=frozenset({HOME}))
+
+
 @pytest.mark.parametrize(
     "seen",
     [
@@ -140,7 +148,13 @@ def test_home_fault__home_that_no_other_user_can_change__is_none(seen: Home) -> 
         (home(place(HOME, USER, 0o40775, gid=UID)), "its group or others can write"),
         (home(place(HOME, USER, 0o40757, gid=UID)), "its group or others can write"),
         (home(place(HOME, USER, 0o41777, gid=UID)), "its group or others can write"),
-        (home(missing=frozenset({HOME})), "does not exist"),
+        (missing(), "does not exist; make it, or let"),
+        (missing(place("/srv", "root", 0o41777)), "does not exist; make it, or let"),
+        (missing(place("/srv/homes", "root", 0o41777)), "others can make it, as"),
+        (
+            missing(place("/srv/homes", "root", 0o41775, gid=7)),
+            "others can make it, as /srv/homes has the mode 1775",
+        ),
         (home(real_path="/elsewhere"), "is no folder"),
     ],
 )
@@ -174,6 +188,18 @@ class LoginNode:
 
 def require(homes: Homes, node: LoginNode, user: str) -> None:
     homes.require_own(user, node.see, lambda: None)
+
+
+@pytest.mark.parametrize(("mode", "logins"), [(FOLDER, 1), (0o41777, 0)])
+def test_require_own__home_is_missing__logs_in_unless_others_can_make_it(
+    mode: int, logins: int
+) -> None:
+    seen, begun = missing(place("/srv/homes", "root", mode)), list[str]()
+    with pytest.raises(UnsafeHomeError, match="does not exist"):
+        Homes().require_own(
+            USER, lambda _: {USER: seen}, lambda: begun.append("a session")
+        )
+    assert len(begun) == logins
 
 
 def test_require_own__many_at_once__share_the_looks_that_come_next() -> None:
