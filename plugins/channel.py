@@ -21,6 +21,8 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # despite its name: the longest time for one attempt to connect
     ("grpc.min_reconnect_backoff_ms", 5_000),
+    # A proxy of the environment (http_proxy) would get calls to this machine, too.
+    ("grpc.enable_http_proxy", 0),
     # Without pings, a connection that the network has dropped silently stays until the
     # kernel closes it after a quarter of an hour. gRPC pings while a call waits; the
     # server allows that (grpc_callbacks/server.py).

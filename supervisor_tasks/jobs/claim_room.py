@@ -36,14 +36,20 @@ class Room:
 
     def left(self, waiting: Mapping[str, Waits]) -> int:
         """How many more jobs may be claimed."""
-        places_of_one = max(int(self.places * self.share), 1)
-        taken = sum(min(waits.turn, places_of_one) for waits in waiting.values())
+        taken = sum(map(self._places_of, waiting.values()))
         return max(self.places - taken, 0)
 
+    def _places_of(self, waits: Waits) -> int:
+        """The places that a customer takes."""
+        return min(waits.turn, max(int(self.places * self.share), 1))
+
     def largest_customers(self, waiting: Mapping[str, Waits]) -> dict[str, str]:
-        """The customers with the most waiting jobs, in words."""
+        """The customers that take the most places, in words; of those that take the
+        same, the ones with the most jobs.
+        """
         most_first = sorted(
-            waiting.items(), key=lambda one: -(one[1].turn + one[1].held)
+            waiting.items(),
+            key=lambda one: (-self._places_of(one[1]), -one[1].turn - one[1].held),
         )
         return {
             customer: f"{waits.turn} wait, {waits.held} are held"

@@ -5,7 +5,8 @@ This module imports nothing: SQLAlchemy would take that process 20 MB.
 
 # A repeat makes no second row. A repeat with a proof makes a row without one proven. A
 # repeat about a job that is not ours, without a new proof, does not mark the row
-# unread: the ledger would keep the row for as long as a stranger repeats it.
+# unread: the ledger would keep the row for as long as a stranger repeats it. Nor does
+# a repeat without a proof mark a proven row unread: a worker would believe it.
 _INSERT = "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof, unknown_job)"
 _NOW_PROVEN = "(excluded.proof = 'proven' AND callbacks.proof <> 'proven')"
 _REPEAT = f"""
@@ -13,7 +14,9 @@ _REPEAT = f"""
         proof = CASE WHEN {_NOW_PROVEN} THEN excluded.proof ELSE callbacks.proof END,
         peer = CASE WHEN {_NOW_PROVEN} THEN excluded.peer ELSE callbacks.peer END
     WHERE {_NOW_PROVEN}
-        OR (callbacks.read_at < now() - %(again_s)s * interval '1 second' AND NOT callbacks.unknown_job)
+        OR (callbacks.read_at < now() - %(again_s)s * interval '1 second'
+            AND NOT (callbacks.unknown_job OR excluded.unknown_job)
+            AND (callbacks.proof <> 'proven' OR excluded.proof = 'proven'))
     """
 INSERT = f"""{_INSERT}
     VALUES (%(cluster)s, %(job_id)s, %(slurm_id)s, %(status)s, %(duration_s)s, %(exit_code)s,

@@ -278,7 +278,7 @@ def test_calls_of_one_peer__are_bounded__other_peers_and_later_calls_are_answere
                 "the calls above the bound to be answered",
                 20.0,
             )
-            assert keys_for_another_peer(port).startswith("ssh-ed25519 ")
+            assert keys_for_another_peer(port).startswith("restrict ssh-ed25519 ")
         codes = Counter(call.code() for call in calls)
         refused = codes.pop(grpc.StatusCode.RESOURCE_EXHAUSTED)
         assert 0 < refused <= CALLS - CALLS_OF_A_PEER

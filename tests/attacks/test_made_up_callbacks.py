@@ -160,6 +160,20 @@ def test_callback_of_our_job__twice_and_an_hour_late__is_one_row_that_is_read_ag
     assert (site.rows(), site.number_of(unread)) == (1, 1)
 
 
+def test_callback__repeated_when_its_job_has_another_id__is_not_read_again(
+    site: CallbackSite, port: Port
+) -> None:
+    name = random_job_id()
+    site.insert_job(name)
+    with grpc.insecure_channel(port.address) as channel:
+        report(channel, name, 7)
+        site.do("UPDATE jobs SET slurm_id = 8")
+        site.do("UPDATE callbacks SET read_at = now() - interval '1 hour'")
+        report(channel, name, 7)
+    unread = "SELECT count(*) FROM callbacks WHERE read_at IS NULL"
+    assert (site.rows(), site.number_of(unread)) == (1, 0)
+
+
 @pytest.mark.chaos
 def test_callbacks__20000_made_up__have_no_more_room(
     site: CallbackSite, port: Port

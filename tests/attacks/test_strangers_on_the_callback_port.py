@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
+from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from devgrid.tls import make_certificates
 from grpc_callbacks.server import REPORTER_SERVICE
@@ -173,7 +174,7 @@ def test_our_own_programs__where_a_proof_is_required__are_heard(
     done = subprocess.run(
         argv, cwd=tmp_path, capture_output=True, text=True, timeout=deadline(60)
     )
-    assert done.stdout.startswith("ssh-ed25519 "), done.stderr
+    assert done.stdout.startswith("restrict ssh-ed25519 "), done.stderr
 
 
 def answer_with_metadata(
@@ -273,7 +274,7 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
     )
 
 
-def test_callback__stranger_said_it_first__is_proven_when_our_own_program_says_it(
+def test_callback__stranger_and_our_own_program_say_it__is_our_programs(
     site: CallbackSite, lenient: Port, key_file: Path
 ) -> None:
     name = random_job_id()
@@ -282,12 +283,17 @@ def test_callback__stranger_said_it_first__is_proven_when_our_own_program_says_i
     with proving(lenient, key_file) as channel:
         report(channel, name)
     # a repeat changes the row of a job of ours that was read long ago
+    site.insert_job(name, slurm_id=7, cluster="lenient")
     site.do(
         "UPDATE callbacks SET unknown_job = false, read_at = now() - interval '1 day'"
     )
+    unread = "SELECT count(*) FROM callbacks WHERE read_at IS NULL"
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, name)
-    assert site.number_of("SELECT count(*) FROM callbacks WHERE read_at IS NULL") == 1
+    assert site.number_of(unread) == 0
+    with proving(lenient, key_file) as channel:
+        report(channel, name)
+    assert site.number_of(unread) == 1
     assert (
         site.rows(),
         site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'"),
@@ -342,6 +348,17 @@ def test_our_own_programs__plain_text_to_another_machine__refuse_and_name_the_op
         assert done.returncode != 0
         assert "--plain-text-beyond-loopback" in done.stderr
         assert done.stdout == ""
+
+
+def test_our_own_programs__proxy_in_the_environment__call_this_machine_without_it(
+    site: CallbackSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = site.start("beside a proxy")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with open_channel(SupervisorTarget(port.address)) as channel:
+        report(channel, random_job_id())
+    assert site.rows() == 1
 
 
 def test_plain_port__tls_client_connects__is_a_warning_with_both_names(

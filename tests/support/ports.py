@@ -110,11 +110,15 @@ class CallbackSite:
             connection.execute(text(statement), about)
 
     def insert_job(
-        self, job_id: str, slurm_id: int | None = None, state: str = "RUNNING"
+        self,
+        job_id: str,
+        slurm_id: int | None = None,
+        state: str = "RUNNING",
+        cluster: str = "here",
     ) -> None:
         """Insert a job into the ledger."""
         row: dict[str, Any] = {
-            "cluster": "here",
+            "cluster": cluster,
             "job_id": job_id,
             "slurm_id": slurm_id,
             "state": state,

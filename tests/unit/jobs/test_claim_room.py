@@ -38,6 +38,15 @@ def test_largest_customers__two__the_one_with_most_jobs_comes_first() -> None:
     ]
 
 
+def test_largest_customers__others_hold_many__those_that_take_places_come_first() -> (
+    None
+):
+    holding = {f"holds {number}": Waits(held=1000) for number in range(5)}
+    filling = {f"fills {number}": Waits(turn=25) for number in range(4)}
+    assert ROOM.left(holding | filling) == 0
+    assert list(ROOM.largest_customers(holding | filling))[:4] == list(filling)
+
+
 @pytest.mark.parametrize(
     ("shown", "held"),
     [
