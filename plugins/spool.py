@@ -43,13 +43,22 @@ ABANDONED_FOR_SURE_S = 3600.0
 # docs/explanation/slurm-end-states.md. Every other state is FAILED, never success.
 # Where SLURM itself ended the job, the exit status that SLURM shows is not the
 # script's.
+# A job that its owner has resized runs on; at its end, SLURM shows the hook only the
+# seconds since then. RUNNING with an exit code reports that.
 RUNNING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 6, 7, 8, 9
-STATUS = {"COMPLETED": FINISHED, "TIMEOUT": OUT_OF_CREDITS, "CANCELLED": CANCELLED}
+RESIZED = 1
+STATUS = {
+    "COMPLETED": FINISHED,
+    "TIMEOUT": OUT_OF_CREDITS,
+    "CANCELLED": CANCELLED,
+    "RESIZING": RUNNING,
+}
 ENDED_BY_SLURM = {
     **dict.fromkeys(
         ("TIMEOUT", "CANCELLED", "BOOT_FAIL", "DEADLINE", "NODE_FAIL", "PREEMPTED"), 0
     ),
     "OUT_OF_MEMORY": 253,
+    "RESIZING": RESIZED,
 }
 
 

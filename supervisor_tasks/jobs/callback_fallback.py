@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE, billed_minutes
 from supervisor_tasks.jobs.model import ChainStatus, Job, Outcome
+from supervisor_tasks.jobs.runs import CLOCKS_APART_S
 from supervisor_tasks.slurm.job_states import OUT_OF_MEMORY_STATUS
 from supervisor_tasks.slurm.parsers import JobRecord, describe_exit
 
@@ -27,8 +28,8 @@ ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)
 # States in which SLURM ends a job that no node runs any more.
 ENDED_WITHOUT_ITS_SCRIPT = ("CANCELLED", "DEADLINE", "NODE_FAIL", "TIMEOUT")
 ENDED_BY_SLURM_ITSELF = "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
-CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
 CONTRADICTED = "SLURM has forgotten how the job ended, and the callbacks contradict each other: use `supervisor job settle`"
+RESIZED = "SLURM has forgotten how the job ended, and a plugin's seconds begin at its resize: use `supervisor job settle`"
 SUSPENDED = "SLURM has forgotten how the job ended, and a plugin's seconds include its suspension: use `supervisor job settle`"
 
 
@@ -57,6 +58,13 @@ class CallbackRecord:
     duration_s: int
     exit_code: int
     received_s: float
+
+
+def was_resized(callbacks: Iterable[CallbackRecord]) -> bool:
+    """Whether our own hook reported that the job was resized: as RUNNING with an exit
+    code (plugins/spool.py).
+    """
+    return any(each.status == RUNNING and each.exit_code for each in callbacks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ def outcome_from_callbacks(
     is not known.) For a requeued job, an end from before the last look at the last run
     is the end of an earlier run, and the ledger has the seconds of that run.
     """
+    callbacks = list(callbacks)
     since_s = float("-inf")
     if len(job.runs) > 1:
         since_s = job.runs[-1].seen_s - CLOCKS_APART_S
@@ -104,6 +113,8 @@ def outcome_from_callbacks(
     if not different:
         return None
     ends = tuple(different.values())
+    if was_resized(callbacks):
+        return ConflictingOutcomes(ends, RESIZED)
     if suspended:
         return ConflictingOutcomes(ends, SUSPENDED)
     if len(ends) > 1:
@@ -120,9 +131,11 @@ def end_before_slurms(
     its start, until it notices that no node runs the job, or until the time limit. Then
     its record shows another end, after more seconds. `proven`: the callbacks with the
     site's key under the job's SLURM id, the oldest first. A job with several runs has
-    several ends; the hook tells the end of a run that is requeued as CANCELLED.
+    several ends; the hook tells the end of a run that is requeued as CANCELLED. The
+    seconds of a resized job are those since the resize.
     """
-    if record.state not in ENDED_WITHOUT_ITS_SCRIPT:
+    proven = list(proven)
+    if record.state not in ENDED_WITHOUT_ITS_SCRIPT or was_resized(proven):
         return None
     if len(job.runs) > 1 or record.restarts or record.earlier_runs:
         return None

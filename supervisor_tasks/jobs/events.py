@@ -12,7 +12,7 @@ from supervisor_tasks.jobs.model import (
     Outcome,
     SlurmId,
 )
-from supervisor_tasks.jobs.runs import Sighting
+from supervisor_tasks.jobs.runs import RunEnd, Sighting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class EarlierRunsReported:
     that run.
     """
 
-    ends_s: tuple[int, ...]
+    ends: tuple[RunEnd, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import LaunchFailed
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, SlurmId, State
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.slurm.job_matching import MatchResult
+from supervisor_tasks.slurm.job_matching import MatchResult, records
 from supervisor_tasks.slurm.not_started import may_not_have_started
 
 log = structlog.get_logger()
@@ -30,11 +30,8 @@ def launch_failures(
     not answer at the moment, the sights of the jobs in question become unclear.
     """
     suspects = dict[SlurmId, JobId]()
-    for job_id, job in jobs.items():
-        seen = sights[job_id].record
-        if seen is None or not _only_waited(job):
-            continue
-        if may_not_have_started(seen):
+    for job_id, seen in records(sights).items():
+        if _only_waited(jobs[job_id]) and may_not_have_started(seen):
             suspects[seen.slurm_id] = job_id
     if not suspects:
         return {}

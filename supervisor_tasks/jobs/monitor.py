@@ -21,7 +21,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.exclusive_run import side_by_side
 from supervisor_tasks.jobs.launch_failures import call_operator_for_nodes
-from supervisor_tasks.jobs.model import EffectKind, Outcome
+from supervisor_tasks.jobs.model import EffectKind, JobId, Outcome
 from supervisor_tasks.jobs.observe import Observed, observe
 from supervisor_tasks.jobs.oversize import call_operator, oversized
 from supervisor_tasks.jobs.stalled import NOT_LISTED
@@ -75,7 +75,7 @@ def _oversizes(
     """
     first = list[JobChange]()
     last = list[JobChange]()
-    for oversize in oversized(context, observed.jobs.values(), observed.sights):
+    for oversize in oversized(context, observed.jobs, observed.sights):
         if isinstance(oversize.event, MoreThanPaid) and oversize.event.ended:
             first.append(oversize)
         else:
@@ -90,16 +90,15 @@ def _conclusions(
     effect is parked. If SLURM's answer about a job is not clear, this records nothing.
     """
     changes = list[JobChange]()
+    not_submitted: dict[JobId, Event] = {**observed.denied, **observed.failed}
     for effect in effects:
         job = observed.jobs[effect.job_id]
         sight = observed.sights[job.job_id]
         if sight.unclear or job.job_id in observed.just_begun:
             continue
-        not_submitted = observed.denied.get(job.job_id) or observed.failed.get(
-            job.job_id
-        )
-        if not_submitted is not None:
-            changes.append(JobChange(job.job_id, not_submitted, done=effect))
+        if job.job_id in not_submitted:
+            denied = not_submitted[job.job_id]
+            changes.append(JobChange(job.job_id, denied, done=effect))
             continue
         changes += observed.runs[job.job_id]
         evidence = {"state": job.state, "slurm_id": job.slurm_id}

@@ -3,7 +3,7 @@ callbacks.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -12,7 +12,6 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import (
     ENDED_WITHOUT_ITS_SCRIPT,
-    CallbackRecord,
     ConflictingOutcomes,
     end_before_slurms,
     outcome_from_callbacks,
@@ -33,14 +32,12 @@ from supervisor_tasks.jobs.missing_runs import (
     waits_for_accounting,
 )
 from supervisor_tasks.jobs.model import Job, JobId, Outcome, State
-from supervisor_tasks.jobs.run_callbacks import runs_from_callbacks
-from supervisor_tasks.jobs.runs import is_exact, runs_after_look
+from supervisor_tasks.jobs.run_callbacks import evidence, runs_from_callbacks
 from supervisor_tasks.jobs.site_choices import with_site_choices
 from supervisor_tasks.jobs.stalled import PATIENCE_S, is_unexpected_state, stall_reason
-from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.slurm.job_matching import MatchResult
+from supervisor_tasks.slurm.job_matching import MatchResult, records
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.not_started import FAILS_WITHIN_S
 from supervisor_tasks.slurm.parsers import JobRecord
@@ -93,8 +90,8 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     reported = _reported_ends(context, forgotten)
     stalled = _stalled(context, sights)
     now_s = _now_s(context, jobs, sights)
-    new_runs = _new_runs(context, jobs.values(), sights, now_s)
-    ended = _ended_with_unsure_runs(jobs, sights)
+    new_runs = _new_runs(context, jobs, sights, now_s)
+    ended = _ended_after_a_requeue(sights)
     looks = _looks_before(context, ended)
     accounted, unanswered = _with_accounted_runs(context, jobs, ended, looks)
     sights |= accounted
@@ -104,10 +101,11 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     runs = {job_id: list[JobChange]() for job_id in jobs}
     for job_id, change in chain(new_runs.items(), earlier_runs.items()):
         runs[job_id].append(change)
-    just_begun = set[JobId]()
-    for job_id, job in jobs.items():
-        if _has_just_begun(job, sights[job_id]):
-            just_begun.add(job_id)
+    just_begun = {
+        job_id
+        for job_id, seen in records(sights).items()
+        if _has_just_begun(jobs[job_id], seen)
+    }
     return Observed(
         jobs=jobs,
         sights=sights,
@@ -122,15 +120,13 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     )
 
 
-def _has_just_begun(job: Job, sight: MatchResult) -> bool:
+def _has_just_begun(job: Job, seen: JobRecord) -> bool:
     """Whether SLURM has run the job for FAILS_WITHIN_S at most, and no look has seen it
     run. Its node may fail to start it; a look a second later shows that, and it is then
     no run.
     """
-    seen = sight.record
-    if seen is None or job.state is not State.QUEUED:
-        return False
-    return seen.state == "RUNNING" and seen.elapsed_s <= FAILS_WITHIN_S
+    is_new = (job.state, seen.state) == (State.QUEUED, "RUNNING")
+    return is_new and seen.elapsed_s <= FAILS_WITHIN_S
 
 
 def _reported_ends(
@@ -155,9 +151,9 @@ def _reported_ends(
         called_s = 0.0
         if job.job_id in submissions:
             called_s = submissions[job.job_id].called_s
-        evidence = _evidence(callbacks.get(job.job_id, ()))
+        told = evidence(callbacks.get(job.job_id, ()))
         end = outcome_from_callbacks(
-            job, called_s, evidence, suspended=job.job_id in suspended
+            job, called_s, told, suspended=job.job_id in suspended
         )
         if end is None:
             continue
@@ -188,7 +184,7 @@ def _ends_before_slurms(
     ends = dict[JobId, Outcome]()
     for job_id in records.keys() & submissions.keys() - suspended:
         seen = records[job_id]
-        proven = _evidence(each for each in callbacks[job_id] if each.proven)
+        proven = evidence(each for each in callbacks[job_id] if each.proven)
         called_s = submissions[job_id].called_s
         end = end_before_slurms(jobs[job_id], called_s, seen, proven)
         if end is not None:
@@ -207,25 +203,10 @@ def _ended_without_their_scripts(
     sights: Mapping[JobId, MatchResult],
 ) -> dict[JobId, JobRecord]:
     return {
-        job_id: sight.record
-        for job_id, sight in sights.items()
-        if sight.record is not None and sight.record.state in ENDED_WITHOUT_ITS_SCRIPT
+        job_id: seen
+        for job_id, seen in records(sights).items()
+        if seen.state in ENDED_WITHOUT_ITS_SCRIPT
     }
-
-
-def _evidence(callbacks: Iterable[CallbackSeen]) -> list[CallbackRecord]:
-    evidence = list[CallbackRecord]()
-    for callback in callbacks:
-        if not callback.is_evidence:
-            continue
-        record = CallbackRecord(
-            callback.status,
-            callback.duration_s,
-            callback.exit_code,
-            callback.received_s,
-        )
-        evidence.append(record)
-    return evidence
 
 
 def _stalled(
@@ -234,10 +215,11 @@ def _stalled(
     """The jobs that SLURM has shown for too long in a state that leads to no end, and
     why an operator must look.
     """
-    unexpected = dict[JobId, JobRecord]()
-    for job_id, sight in sights.items():
-        if sight.record is not None and is_unexpected_state(sight.record):
-            unexpected[job_id] = sight.record
+    unexpected = {
+        job_id: seen
+        for job_id, seen in records(sights).items()
+        if is_unexpected_state(seen)
+    }
     if not unexpected:
         return {}
     looks = context.ledger.journal.looks(unexpected, LOOKED_BACK_S)
@@ -257,10 +239,8 @@ def _now_s(
     """The site's time (Unix time) if a job has not begun, or is or was suspended, else
     0. Another job that runs shows the time itself: its start and its seconds.
     """
-    for job_id, sight in sights.items():
-        if sight.record is None:
-            continue
-        if sight.record.is_stalled or _was_suspended(jobs[job_id]):
+    for job_id, seen in records(sights).items():
+        if seen.is_stalled or _was_suspended(jobs[job_id]):
             return context.slurm.cluster.now_s()
     return 0
 
@@ -271,7 +251,7 @@ def _was_suspended(job: Job) -> bool:
 
 def _new_runs(
     context: WorkerContext,
-    jobs: Iterable[Job],
+    jobs: Mapping[JobId, Job],
     sights: Mapping[JobId, MatchResult],
     now_s: int,
 ) -> dict[JobId, JobChange]:
@@ -279,10 +259,9 @@ def _new_runs(
     run, or a run after a requeue.
     """
     new = list[tuple[Job, JobRecord]]()
-    for job in jobs:
-        seen = sights[job.job_id].record
-        if seen is not None and seen.submit_s != job.slurm_submit_s:
-            new.append((job, seen))
+    for job_id, seen in records(sights).items():
+        if seen.submit_s != jobs[job_id].slurm_submit_s:
+            new.append((jobs[job_id], seen))
     submitted_s = submitted_s_of_requeued(context, new, now_s)
     changes = dict[JobId, JobChange]()
     for job, seen in new:
@@ -328,8 +307,9 @@ def _with_accounted_runs(
 ) -> tuple[dict[JobId, MatchResult], set[JobId]]:
     """The sights of these ended jobs with accounting's answer, and the jobs that wait
     because accounting did not answer. The looks know only the most that one of their
-    runs can have taken. Accounting may learn of a run some seconds after slurmctld has
-    ended it, so the job is asked for at several looks.
+    runs can have taken, and its owner may keep the end of a run from the hooks.
+    Accounting may learn of a run some seconds after slurmctld has ended it, so the job
+    is asked for at several looks.
     """
     if not ended or not context.slurm.cluster.has_accounting:
         return {}, set()
@@ -377,19 +357,14 @@ def _awaited(
     return changes
 
 
-def _ended_with_unsure_runs(
-    jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
+def _ended_after_a_requeue(
+    sights: Mapping[JobId, MatchResult],
 ) -> dict[JobId, JobRecord]:
-    """SLURM's records of the ended jobs that had earlier runs whose seconds neither the
-    hooks nor accounting have told.
+    """SLURM's records of the ended jobs that SLURM has requeued. slurmctld remembers
+    them: accounting's record of another job has all its runs already.
     """
-    ended = dict[JobId, JobRecord]()
-    for job_id, job in jobs.items():
-        seen = sights[job_id].record
-        if seen is None or seen.phase is not Phase.ENDED:
-            continue
-        if seen.earlier_runs:  # slurmctld has forgotten the job: accounting's record
-            continue
-        if not is_exact(runs_after_look(job.runs, seen.sighting(0), 0)):
-            ended[job_id] = seen
-    return ended
+    return {
+        job_id: seen
+        for job_id, seen in records(sights).items()
+        if seen.phase is Phase.ENDED and seen.restarts
+    }

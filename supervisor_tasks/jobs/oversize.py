@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.size_rules import (
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.slurm.job_matching import MatchResult
+from supervisor_tasks.slurm.job_matching import MatchResult, records
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.size import Size
@@ -52,7 +52,9 @@ Live = tuple[Job, JobRecord, Size]
 
 
 def oversized(
-    context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]
+    context: WorkerContext,
+    jobs: Mapping[JobId, Job],
+    sights: Mapping[JobId, MatchResult],
 ) -> list[JobChange]:
     """The changes to record for jobs that have more than was paid for. SLURM is asked a
     second time only if its own rounding may explain what it shows.
@@ -108,17 +110,16 @@ def end_when_quiet(ledger: Ledger) -> None:
         ledger.alarms.off(name, quiet_s=QUIET_S)
 
 
-def _live(jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[Live]:
+def _live(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> list[Live]:
     """The jobs to compare: SLURM shows a size, and the supervisor does not stop them
     already.
     """
     live = list[Live]()
-    for job in jobs:
-        seen = sights[job.job_id].record
-        if job.stop is not None or seen is None:
+    for job_id, seen in records(sights).items():
+        if jobs[job_id].stop is not None:
             continue
         if seen.size is not None and _has_a_size(seen):
-            live.append((job, seen, seen.size))
+            live.append((jobs[job_id], seen, seen.size))
     return live
 
 

@@ -4,20 +4,30 @@ sent at the end of each run.
 A look shows only the last run, and no look shows when an earlier one ended. If
 accounting (where there is any) does not have it, the hooks' callbacks have it. Only
 proven callbacks count, because any other could make a bill smaller. If one is missing,
-the most that the run can have taken is billed.
+or cannot be about its run, the most that the run can have taken is billed.
 """
 
 from collections.abc import Iterable, Mapping
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.callback_fallback import ENDED
+from supervisor_tasks.jobs.callback_fallback import (
+    ENDED,
+    CallbackRecord,
+    was_resized,
+)
 from supervisor_tasks.jobs.events import EarlierRunsReported
 from supervisor_tasks.jobs.missing_runs import LooksBefore, waits_for_answers
 from supervisor_tasks.jobs.model import Job, JobId
-from supervisor_tasks.jobs.runs import is_exact, runs_after_look
+from supervisor_tasks.jobs.runs import (
+    RunEnd,
+    Runs,
+    is_exact,
+    runs_after_look,
+    with_ends,
+)
 from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.slurm.job_matching import MatchResult
+from supervisor_tasks.slurm.job_matching import MatchResult, records
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 
@@ -43,48 +53,61 @@ def runs_from_callbacks(
     changes = dict[JobId, JobChange]()
     waits = dict[JobId, MatchResult]()
     for job_id, seen in unsure.items():
-        ends_s = proven_ends_s(callbacks[job_id])
-        earlier_s = ends_of_earlier_runs(seen, ends_s)
-        if earlier_s is not None:
-            changes[job_id] = JobChange(job_id, EarlierRunsReported(earlier_s))
-        elif is_awaited(seen, ends_s) and waits_for_answers(looks.get(job_id, ())):
+        ends = proven_ends(callbacks[job_id])
+        earlier = ends_of_earlier_runs(seen, ends)
+        if is_exact(with_ends(_runs(jobs[job_id], seen), earlier)):
+            changes[job_id] = JobChange(job_id, EarlierRunsReported(earlier))
+        elif is_awaited(seen, ends) and waits_for_answers(looks.get(job_id, ())):
             waits[job_id] = MatchResult(
                 unclear="the hooks have not reported the ends of all runs of the job yet"
             )
     return changes, waits
 
 
-def proven_ends_s(callbacks: Iterable[CallbackSeen]) -> list[int]:
-    """The seconds of each run, from the ends that callers with the site's key
-    reported.
+def evidence(callbacks: Iterable[CallbackSeen]) -> list[CallbackRecord]:
+    """The callbacks by which a job may be billed."""
+    return [
+        CallbackRecord(each.status, each.duration_s, each.exit_code, each.received_s)
+        for each in callbacks
+        if each.is_evidence
+    ]
+
+
+def proven_ends(callbacks: Iterable[CallbackSeen]) -> list[RunEnd]:
+    """The end of each run, from what callers with the site's key reported. None if the
+    job was resized: the seconds at its end are then those since the resize.
     """
-    ends_s = list[int]()
-    for callback in callbacks:
-        if callback.proven and callback.status in ENDED:
-            ends_s.append(callback.duration_s)
-    return ends_s
+    proven = evidence(each for each in callbacks if each.proven)
+    if was_resized(proven):
+        return []
+    return [
+        RunEnd(end.duration_s, int(end.received_s))
+        for end in proven
+        if end.status in ENDED
+    ]
 
 
-def ends_of_earlier_runs(seen: JobRecord, ends_s: list[int]) -> tuple[int, ...] | None:
-    """The seconds of each earlier run, in order, from all ends that the hooks reported
-    (`ends_s`). None if one is missing or too many came. For an ended job, the last end
-    must be that of the run that SLURM shows.
+def ends_of_earlier_runs(seen: JobRecord, ends: list[RunEnd]) -> tuple[RunEnd, ...]:
+    """The end of each earlier run, in order, from all ends that the hooks reported.
+    Empty if one is missing or too many came. For an ended job, the last end must be
+    that of the run that SLURM shows.
     """
-    if seen.phase is not Phase.ENDED:
-        if len(ends_s) != seen.restarts:
-            return None
-        return tuple(ends_s)
-    if len(ends_s) != seen.restarts + 1:
-        return None
-    *earlier_s, last_s = ends_s
-    if abs(last_s - seen.elapsed_s) > ROUNDED_S:
-        return None
-    return tuple(earlier_s)
+    has_ended = seen.phase is Phase.ENDED
+    if len(ends) != seen.restarts + has_ended:
+        return ()
+    if has_ended and abs(ends[-1].elapsed_s - seen.elapsed_s) > ROUNDED_S:
+        return ()
+    return tuple(ends[: seen.restarts])
 
 
-def is_awaited(seen: JobRecord, ends_s: list[int]) -> bool:
+def is_awaited(seen: JobRecord, ends: list[RunEnd]) -> bool:
     """Whether the hooks report this job, and may report more of its ends soon."""
-    return seen.phase is Phase.ENDED and 0 < len(ends_s) <= seen.restarts
+    return seen.phase is Phase.ENDED and 0 < len(ends) <= seen.restarts
+
+
+def _runs(job: Job, seen: JobRecord) -> Runs:
+    """The job's runs after the look that gave this record."""
+    return runs_after_look(job.runs, seen.sighting(0), 0)
 
 
 def _unsure(
@@ -94,10 +117,9 @@ def _unsure(
     before have told the seconds of all earlier runs.
     """
     unsure = dict[JobId, JobRecord]()
-    for job_id, job in jobs.items():
-        seen = sights[job_id].record
-        if seen is None or seen.restarts <= seen.earlier_runs:
+    for job_id, seen in records(sights).items():
+        if seen.restarts <= seen.earlier_runs:
             continue
-        if not is_exact(runs_after_look(job.runs, seen.sighting(0), 0)):
+        if not is_exact(_runs(jobs[job_id], seen)):
             unsure[job_id] = seen
     return unsure

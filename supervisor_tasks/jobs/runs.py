@@ -11,10 +11,12 @@ twice, and looks know only the most that a run before a requeue can have taken.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 
 UNKNOWN_S = 0  # `submit_s` of runs that the ledger knows no time of
+CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class JobRun:
     """One run. `elapsed_s` is what the last look showed; once the next run is known, it
     is the whole run. `exact` is then False until the hooks have reported the run:
     `elapsed_s` is the most that it can have been, or 0 if `submit_s` is UNKNOWN_S.
+    `seen_s` is the time of the last look that saw the run; once it has started, of the
+    last look that saw it running.
     `account`, `qos` and `threads` (of each core) are what the site gave the job, as the
     first look knew it.
     """
@@ -58,6 +62,15 @@ class JobRun:
 
 
 Runs = tuple[JobRun, ...]
+
+
+class RunEnd(NamedTuple):
+    """The seconds of a run, as the hooks reported them at its end, and when the report
+    arrived (Unix time of the database's clock).
+    """
+
+    elapsed_s: int
+    received_s: int
 
 
 def runs_after_look(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
@@ -78,26 +91,34 @@ def runs_after_look(runs: Runs, sighting: Sighting, since_s: int | None = None) 
     return (*runs[:-1], _ended_by_requeue(last, sighting), _run(sighting))
 
 
-def with_ends(runs: Runs, ends_s: Sequence[int]) -> Runs:
+def with_ends(runs: Runs, ends: Sequence[RunEnd]) -> Runs:
     """The runs with the seconds that the hooks reported at the end of each earlier one
-    (`ends_s`, in order). A run that they have reported before stays as it is. No more
+    (`ends`, in order). A run that they have reported before stays as it is. No more
     seconds count than there was time for.
+
+    SLURM may report one run twice, and a run's owner can keep its end from the hooks.
+    So if one of the ends cannot be that of its run, none of them counts.
     """
     earlier = [
-        _with_end(
-            run,
-            ends_s[run.restarts : following.restarts],
-            following.restarts - run.restarts,
-        )
+        _with_ends(run, following, ends[run.restarts : following.restarts])
         for run, following in pairwise(runs)
     ]
-    return (*earlier, *runs[-1:])
+    told = (*earlier, *runs[-1:])
+    return told if is_exact(told) else runs
 
 
-def _with_end(run: JobRun, ends_s: Sequence[int], requeues: int) -> JobRun:
-    if run.exact or len(ends_s) != requeues:
+def _with_ends(run: JobRun, following: JobRun, ends: Sequence[RunEnd]) -> JobRun:
+    """The run with these ends. It stays as it is if an end is missing, if an end
+    arrived before the last look that saw the run, or if a look has seen more seconds.
+    """
+    if run.exact or len(ends) != following.restarts - run.restarts:
         return run
-    elapsed_s = sum(ends_s)
+    elapsed_s = sum(end.elapsed_s for end in ends)
+    since_the_look_s = max(following.submit_s - run.seen_s, 0)
+    is_too_short = elapsed_s < run.elapsed_s - since_the_look_s
+    first_s = min((end.received_s for end in ends), default=run.seen_s)
+    if is_too_short or first_s < run.seen_s - CLOCKS_APART_S:
+        return run
     if run.submit_s != UNKNOWN_S:
         elapsed_s = min(elapsed_s, run.elapsed_s)
     return replace(run, elapsed_s=elapsed_s, exact=True)
@@ -146,12 +167,18 @@ def billed_s(limit_min: int, earlier_runs_s: int, last_run_s: int) -> int:
 
 
 def _run(sighting: Sighting) -> JobRun:
+    """The run that a look shows. SLURM's clock is asked after SLURM has shown the job:
+    where the job runs, its start and its seconds are closer to the time of the look.
+    """
+    seen_s = sighting.seen_s
+    if sighting.start_s is not None and not sighting.suspended:
+        seen_s = sighting.start_s + sighting.elapsed_s
     return JobRun(
         submit_s=sighting.submit_s,
         restarts=sighting.restarts,
         start_s=sighting.start_s,
         elapsed_s=sighting.elapsed_s,
-        seen_s=sighting.seen_s,
+        seen_s=seen_s,
         suspended=sighting.suspended,
         account=sighting.account,
         qos=sighting.qos,
@@ -161,37 +188,33 @@ def _run(sighting: Sighting) -> JobRun:
 
 def _seen_again(run: JobRun, sighting: Sighting) -> JobRun:
     """A run that a later look saw. From a requeue until the nodes have ended the run,
-    SLURM shows the count of the next run with the time of this one.
+    SLURM shows it as waiting, soon with the count of the next run, and with the time of
+    this one.
     """
-    if sighting.start_s is None and sighting.restarts > run.restarts:
+    has_ended = sighting.restarts > run.restarts or run.start_s is not None
+    if sighting.start_s is None and has_ended:
         return run
     later = replace(
-        _run(sighting),
+        sighting,
         restarts=min(run.restarts, sighting.restarts),
         suspended=run.suspended or sighting.suspended,
     )
-    if sighting.start_s is None:
-        return replace(later, start_s=run.start_s, elapsed_s=run.elapsed_s)
-    return later
+    return _run(later)
 
 
 def _ended_by_requeue(run: JobRun, following: Sighting) -> JobRun:
-    """A run that a requeue ended, with the most that it can have taken: until the nodes
-    had ended it. If no look saw it running, it can have begun right after the last
-    look. If it was suspended, only the time since the last look is uncertain.
+    """A run that a requeue ended, with the most that it can have taken: what the last
+    look saw, and the time from then until the nodes had ended it.
     """
     restarts = max(min(run.restarts, following.restarts - 1), 0)
     since_s = run.submit_s
     if restarts == run.restarts:  # else all looks at the run came after its requeue
         since_s = max(run.seen_s, run.submit_s)
-    if run.start_s is None or run.suspended:
-        elapsed_s = run.elapsed_s + following.submit_s - since_s
-    else:
-        elapsed_s = following.submit_s - run.start_s
     return replace(
         run,
         restarts=restarts,
-        elapsed_s=max(elapsed_s, run.elapsed_s, 0),
+        elapsed_s=run.elapsed_s + max(following.submit_s - since_s, 0),
+        seen_s=since_s,
         exact=False,
     )
 

@@ -483,7 +483,7 @@ def _looked_at_again(job: Job, sighting: Sighting | None) -> Next:
 
 @on(EarlierRunsReported, *IN_SLURM)
 def _earlier_runs_reported(job: Job, event: EarlierRunsReported) -> Next:
-    corrected = replace(job, runs=with_ends(job.runs, event.ends_s))
+    corrected = replace(job, runs=with_ends(job.runs, event.ends))
     if corrected == job:
         return job, ()
     return corrected, limit_to_apply(corrected)

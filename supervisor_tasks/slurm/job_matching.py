@@ -71,6 +71,15 @@ class MatchResult:
         return self.record is None and not self.unclear
 
 
+def records(sights: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
+    """SLURM's records of the jobs that have one."""
+    return {
+        job_id: sight.record
+        for job_id, sight in sights.items()
+        if sight.record is not None
+    }
+
+
 UNKNOWN = MatchResult()
 UNNAMED = "the login node cannot resolve the job's user"
 UNREAD = "a job with this id and user, but not of this name, whose batch script cannot be read"

@@ -3,6 +3,7 @@ forgotten them, requeued them, or gives them more than was paid for. Real SLURM 
 Postgres.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from supervisor_tasks.jobs.observe import submitted_s_of_requeued
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
+from tests.support.requeueing import SETTLED_AFTER_S
 from tests.support.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv
 
 UNKNOWN_ID = SlurmId(900_000)  # SLURM never gives it here
@@ -365,6 +367,36 @@ def test_poll_jobs__tries_have_failed_before__five_looks_wait_for_hooks(
     assert world.journal(job).count("EarlierRunsAwaited") == AWAITED_LOOKS - 1
 
 
+def test_poll_jobs__short_run_was_told_twice__silent_second_run_is_billed(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    """Two ends of the first run are as many as there were requeues."""
+    job, slurm_id = queued_job(world, site)
+    has_run_for(world, slurm_id, 2)
+    first_s = world.look(site, job).runs[0].elapsed_s + 1
+    world.set(slurm_id, Requeue="1")
+    world.scontrol("requeue", slurm_id)
+    called(world, job, slurm_id, (7, first_s, 0), (8, first_s, 0))
+    wait_for_state(world, slurm_id, "PENDING")
+    begin_again(world, slurm_id)
+    has_run_for(world, slurm_id, 8)
+    seen_s = world.look(site, job).runs[-1].elapsed_s
+    world.scontrol("requeue", slurm_id)
+    wait_for_state(world, slurm_id, "PENDING")
+    billed = world.look(site, job).runs
+    assert [run.exact for run in billed] == [False, False, True]
+    assert billed[1].elapsed_s >= seen_s >= 8
+
+
+def begin_again(world: SubmissionEnv, slurm_id: SlurmId) -> None:
+    """Start a requeued job again. In its first seconds its node may refuse that."""
+    until_s = time.monotonic() + SETTLED_AFTER_S
+    wait_until(
+        lambda: time.monotonic() >= until_s, "the node to settle", PATIENCE_S, 0.5
+    )
+    world.set(slurm_id, StartTime="now")
+
+
 @pytest.mark.parametrize("has_hooks", [True, False], ids=["hooks", "no hooks"])
 def test_poll_jobs__node_clears_up_after_a_requeue__hooks_tell_the_runs_seconds(
     world: SubmissionEnv, site: WorkerContext, has_hooks: bool
@@ -374,20 +406,22 @@ def test_poll_jobs__node_clears_up_after_a_requeue__hooks_tell_the_runs_seconds(
     slurm_id = world.until_queued(site, job).slurm_id
     assert slurm_id is not None
     has_run_for(world, slurm_id, 2)
-    assert world.look(site, job).runs[-1].start_s is not None
+    seen = world.look(site, job).runs[-1]
+    assert seen.start_s is not None
     world.set(slurm_id, Requeue="1")
     world.scontrol("requeue", slurm_id)
     assert world.field(slurm_id, "State") == "COMPLETING"
+    told_s = seen.elapsed_s + 1
     if has_hooks:
-        called(world, job, slurm_id, (6, 3, 0))
+        called(world, job, slurm_id, (6, told_s, 0))
     assert len(world.look(site, job).runs) == 1
     wait_for_state(world, slurm_id, "PENDING")
     waiting = world.look(site, job)
     if has_hooks:
-        assert waiting.earlier_s == 3
+        assert waiting.earlier_s == told_s
         called(world, job, slurm_id, (6, 0, 0))
     else:
-        assert waiting.earlier_s > 3, "the most that it can have taken"
+        assert waiting.earlier_s > told_s, "the most that it can have taken"
     world.slurm.run("scancel", str(slurm_id))
     wait_for_state(world, slurm_id, "CANCELLED")
     ended = world.look(site, job)

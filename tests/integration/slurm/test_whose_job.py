@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
@@ -300,6 +301,35 @@ def test_requeued__ends_late_on_its_node__accounting_has_both_runs(
     assert seen.earlier_runs == 1
     # the seconds until its processes have ended, SLURM's KillWait, are not counted
     assert 2 <= seen.earlier_s <= requeued_s - start_s
+
+
+def test_poll_jobs__hooks_told_an_end_of_each_run__accounting_is_asked_all_the_same(
+    world: SubmissionEnv, accounting: WorkerContext
+) -> None:
+    job = submitted(world, accounting)
+    number = id_of(accounting, job)
+    wait_until(
+        lambda: world.field(number, "TimeUsed") >= "0:03", "the job to run", 60.0, 0.1
+    )
+    world.set(number, Requeue="1")
+    world.scontrol("requeue", number)
+    called = """
+        INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof)
+        VALUES ('here', :job, :number, 6, 1, 0, 'a test', 'proven')
+        """
+    with world.engine.begin() as connection:
+        connection.execute(text(called), {"job": job, "number": number})
+    wait_until(
+        lambda: world.field(number, "State") == "PENDING", "the second run", 60.0, 0.1
+    )
+    assert world.look(accounting, job).earlier_s == 1
+    world.slurm.run("scancel", str(number))
+    wait_until(
+        lambda: world.look(accounting, job).state is State.ENDED, "its end", 60.0, 0.5
+    )
+    ended = accounting.ledger.jobs([job])[job]
+    assert ended.outcome is not None
+    assert ended.outcome.elapsed_s >= 3
 
 
 def test_sacct_submissions_of__customer_without_account__the_others_are_answered(

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from plugins.spool import reported_outcome
 from supervisor_tasks.jobs.callback_fallback import (
     MAX_GAP_S,
+    RESIZED,
     SUSPENDED,
     CallbackRecord,
     ConflictingOutcomes,
@@ -220,6 +222,28 @@ def test_outcome_from_callbacks__end_before_the_last_of_two_runs__is_an_earlier_
     )
     assert isinstance(overrun, Outcome)
     assert overrun.elapsed_s == 525  # what the first run has left of ten minutes
+
+
+RESIZING = reported_outcome("RESIZING", 0)
+RESIZE = CallbackRecord(RESIZING[0], 0, RESIZING[1], CALLED_S + 100)
+
+
+def test_outcome_from_callbacks__job_was_resized__operator_decides() -> None:
+    believable = outcome_from_callbacks(JOB, CALLED_S, [SAID])
+    assert isinstance(believable, Outcome)
+    assert outcome_from_callbacks(JOB, CALLED_S, [RESIZE, SAID]) == ConflictingOutcomes(
+        (believable,), RESIZED
+    )
+    assert outcome_from_callbacks(JOB, CALLED_S, [RESIZE]) is None
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "TIMEOUT", "CANCELLED", "DEADLINE"])
+def test_end_before_slurms__job_was_resized__its_hooks_seconds_are_a_part(
+    state: str,
+) -> None:
+    """SLURM shows the hook 0 s at the resize, and then the seconds since it."""
+    record = replace(GHOST, state=state)
+    assert end_before_slurms(JOB, CALLED_S, record, [RESIZE, SAID]) is None
 
 
 GHOST = JobRecord(SlurmId(7), "NODE_FAIL", 2000, 0)

@@ -5,9 +5,12 @@ shown.
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor_tasks.jobs.runs import (
     JobRun,
+    RunEnd,
     Runs,
     Sighting,
     billed_s,
@@ -43,6 +46,11 @@ def running(
         seen_s=seen_s,
         suspended=suspended,
     )
+
+
+def told(*seconds: int, received_s: int = T + 10_000) -> list[RunEnd]:
+    """Ends that the hooks reported after all looks of these tests."""
+    return [RunEnd(elapsed_s, received_s) for elapsed_s in seconds]
 
 
 def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
@@ -165,8 +173,8 @@ def test_seen__requeued_before_the_first_look__can_have_run_since_its_submission
 def test_seen__requeued_and_no_submission_is_known__is_free_until_others_tell() -> None:
     runs = looked(waiting(T + 75, T + 76, 1), running(T + 75, T + 80, T + 90, 1))
     assert (len(runs), earlier_s(runs), is_exact(runs)) == (2, 0, False)
-    told = with_ends(runs, [70])
-    assert (earlier_s(told), is_exact(told)) == (70, True)
+    reported = with_ends(runs, told(70))
+    assert (earlier_s(reported), is_exact(reported)) == (70, True)
 
 
 def test_seen__suspended_for_long__is_billed_no_more_than_since_the_last_look() -> None:
@@ -308,9 +316,99 @@ def test_billed_s__two_paid_minutes__are_not_exceeded_by_a_requeue(
 def test_with_ends__what_hooks_told__counts_for_runs_before_a_requeue(
     sightings: list[Sighting], ends_s: list[int], earlier: int, exact: bool
 ) -> None:
-    runs = with_ends(looked(*sightings, since_s=T), ends_s)
+    runs = with_ends(looked(*sightings, since_s=T), told(*ends_s))
     assert (earlier_s(runs), is_exact(runs)) == (earlier, exact)
     assert runs[-1] == looked(*sightings, since_s=T)[-1]
+
+
+SHORT = running(T, T, T + 4)
+SHORT_ENDED_S = T + 6
+LONG = running(T + 7, T + 20, T + 5_720, restarts=1)
+WAITS_AGAIN = waiting(T + 5_721, T + 5_722, restarts=2)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        pytest.param(told(5, 6, received_s=SHORT_ENDED_S), id="at once"),
+        pytest.param(told(5, 6), id="both late"),
+        pytest.param(told(5, 5_699), id="less than a look saw"),
+        pytest.param(
+            told(5, 5_701, received_s=SHORT_ENDED_S), id="arrived before it was seen"
+        ),
+        pytest.param(told(3, 5_701), id="less than a look saw of the first"),
+    ],
+)
+def test_with_ends__short_run_was_told_twice__does_not_pay_for_a_silent_one(
+    ends: list[RunEnd],
+) -> None:
+    """The owner keeps the long run's end from the hooks, and has them report the short
+    run twice: the count of ends is right.
+    """
+    runs = looked(SHORT, waiting(T + 7, T + 8, 1), LONG, WAITS_AGAIN)
+    assert with_ends(runs, ends) == runs
+    assert (is_exact(runs), earlier_s(runs)) == (False, 7 + 5_701)
+    assert is_exact(with_ends(runs, told(5, 5_701)))
+
+
+def test_with_ends__silent_run_seen_only_as_waiting__is_not_paid_by_an_earlier_end() -> (
+    None
+):
+    looks = SHORT, waiting(T + 7, T + 15, 1), waiting(T + 900, T + 901, 2)
+    runs = looked(*looks)
+    assert with_ends(runs, told(5, 6, received_s=T + 7)) == runs
+    assert is_exact(with_ends(runs, told(5, 6, received_s=T + 800)))
+
+
+def test_with_ends__clocks_are_seconds_apart__end_after_the_look_counts() -> None:
+    runs = looked(SHORT, waiting(T + 7, T + 8, 1))
+    assert is_exact(with_ends(runs, told(5, received_s=T)))
+    assert not is_exact(with_ends(runs, told(5, received_s=T - 2)))
+
+
+def test_with_ends__slurms_clock_was_asked_late__look_at_the_run_is_no_later() -> None:
+    asked_late = replace(SHORT, seen_s=T + 60)
+    runs = looked(asked_late, waiting(T + 7, T + 61, 1))
+    assert earlier_s(with_ends(runs, told(5, received_s=SHORT_ENDED_S))) == 5
+
+
+def test_with_ends__waiting_again_before_its_requeue_is_known__end_counts() -> None:
+    runs = looked(SHORT, waiting(T, T + 60), waiting(T + 65, T + 66, 1))
+    assert earlier_s(with_ends(runs, told(5, received_s=SHORT_ENDED_S))) == 5
+
+
+def test_with_ends__suspended_run__is_no_shorter_than_a_look_saw() -> None:
+    suspended = Sighting(
+        submit_s=T, start_s=T, elapsed_s=40, seen_s=T + 1000, suspended=True
+    )
+    runs = looked(suspended, waiting(T + 1003, T + 1004, 1))
+    assert with_ends(runs, told(39)) == runs
+    assert earlier_s(with_ends(runs, told(40))) == 40
+
+
+SECONDS = st.integers(1, 600)
+
+
+@given(
+    lasted=st.lists(st.tuples(SECONDS, SECONDS, st.booleans()), min_size=2, max_size=5),
+    ends=st.lists(st.tuples(SECONDS, st.integers(0, 8_000)), max_size=6),
+)
+def test_with_ends__any_ends__bill_no_run_below_what_a_look_saw(
+    lasted: list[tuple[int, int, bool]], ends: list[tuple[int, int]]
+) -> None:
+    runs: Runs = ()
+    submit_s, seen = T, []
+    for restarts, (waits_s, runs_s, is_seen) in enumerate(lasted):
+        start_s = submit_s + waits_s
+        runs = runs_after_look(runs, waiting(submit_s, submit_s + 1, restarts))
+        if is_seen:
+            look = running(submit_s, start_s, start_s + runs_s, restarts)
+            runs = runs_after_look(runs, look)
+        seen.append(runs_s if is_seen else 0)
+        submit_s = start_s + runs_s + 1
+    billed = with_ends(runs, [RunEnd(end, T + at) for end, at in ends])
+    assert all(run.elapsed_s >= s for run, s in zip(billed, seen, strict=True))
+    assert earlier_s(billed) <= earlier_s(runs)
 
 
 def test_seen__account_qos_and_threads__stay_those_of_the_first_look() -> None:

@@ -3,7 +3,7 @@ nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -76,11 +76,9 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return st.sampled_from(list(kind))
     assert isinstance(kind, type)
-    assert is_dataclass(kind), kind
+    assert is_dataclass(kind) or issubclass(kind, tuple), kind
     hints = get_type_hints(kind)
-    return st.builds(
-        kind, **{field.name: values(hints[field.name]) for field in fields(kind)}
-    )
+    return st.builds(kind, **{name: values(hint) for name, hint in hints.items()})
 
 
 def tuples(kinds: tuple[Any, ...]) -> st.SearchStrategy[Any]:

@@ -29,12 +29,13 @@ from supervisor_tasks.jobs.model import (
     State,
     obsolete_effects,
 )
-from supervisor_tasks.jobs.runs import Sighting
+from supervisor_tasks.jobs.runs import RunEnd, Sighting
 from supervisor_tasks.jobs.state_machine import PUT_BACK_AT_MOST
 from tests.unit.jobs.test_model import TO_QUEUED, TO_RUNNING, lived, step, then
 
 T = 1_000_000
 ID = SlurmId(7)
+END = RunEnd(130, T + 400)
 CANCELLED = Outcome(status=ChainStatus.CANCELLED, elapsed_s=9)
 
 
@@ -108,13 +109,13 @@ def test_earlier_run__reported_only_by_hooks__leaves_more_time_for_the_next_run(
     unseen = SlurmJobIdentified(ID, T + 500, replace(requeued(500), restarts=1), T)
     job = then(lived(*TO_RUNNING)[0], unseen)
     assert (job.earlier_s, job.run_limit_min) == (500, 2)
-    told, effects = step(then(job, LimitApplied(2)), EarlierRunsReported((130,)))
+    told, effects = step(then(job, LimitApplied(2)), EarlierRunsReported((END,)))
     assert (told.earlier_s, told.run_limit_min, effects) == (
         130,
         8,
         (Effect(EffectKind.TOP_UP),),
     )
-    assert step(told, EarlierRunsReported((130,))) == (told, ())
+    assert step(told, EarlierRunsReported((END,))) == (told, ())
 
 
 def test_ended__accounting_tells_of_the_earlier_runs__its_seconds_count() -> None:

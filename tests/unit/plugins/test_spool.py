@@ -93,6 +93,14 @@ def test_read__end_state__is_told_and_an_unknown_one_is_no_success(
     assert _ended(tmp_path, state).status == JobStatus.Value(f"JOB_STATUS_{status}")
 
 
+def test_read__job_was_resized__runs_on_and_its_last_end_tells_only_a_part(
+    tmp_path: Path,
+) -> None:
+    event = _ended(tmp_path, "RESIZING", exit_code="0:0", start_s=70, end_s=70)
+    running = JobStatus.Value("JOB_STATUS_RUNNING")
+    assert event == spool.SpooledEvent(JOB_ID, 7, running, 0, spool.RESIZED)
+
+
 @pytest.mark.parametrize(("state", "exit_code", "signal"), ENDS)
 def test_read__end_state__is_believed_to_be_what_the_table_says(
     tmp_path: Path, state: str, exit_code: int, signal: int
