@@ -44,6 +44,8 @@ from supervisor_tasks.slurm.job_matching import (
     match_jobs,
 )
 from supervisor_tasks.slurm.not_started import (
+    accounted_end_question,
+    accounted_ends,
     drained_question,
     drained_s,
     ended_on,
@@ -745,10 +747,14 @@ class Cluster:
         return choices
 
     def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
-        """Return those of these jobs that a node could not start, in at most two
+        """Return those of these jobs that a node could not start, in at most three
         commands. See SlurmCluster.
         """
         ended = ended_on(self._ask(ended_on_question(self.paths.squeue, slurm_ids)))
+        forgotten = set(slurm_ids) - ended.keys()
+        if forgotten and self.paths.sacct:
+            question = accounted_end_question(self.paths.sacct, forgotten)
+            ended |= accounted_ends(self._ask(question))
         nodes = {end.node for end in ended.values()}
         if not nodes:
             return {}

@@ -38,6 +38,9 @@ _MAX_ELAPSED_S = {"COMPLETED": 60, "CANCELLED": 300}
 _SHOWN = 200  # characters of an answer, in the error
 # job, end ("N/A" of a job that waits), node
 _ENDED = re.compile(r"(\d+)\| *(\S+)\| *(\S+)\| *")
+# job, end ("Unknown" of a job that runs), the first of its nodes ("None assigned"): by
+# sacct
+_ACCOUNTED = re.compile(r"(\d+)\|(\d+)\|([^\s,|[]+)(?:\[(\w+)[^\s|]*|,[^\s|]*)?\|")
 _DRAINED = re.compile(
     rf"\bNodeName=(\S+) .*\bReason=(?:{'|'.join(DRAIN_REASONS)}) \[[^@\]]*@(\d+)\]"
 )
@@ -85,22 +88,50 @@ def ended_on(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
     if answer.status != 0:
         if is_unknown_job(answer.stderr):
             return {}
-        raise _unreadable(answer)
+        raise _unreadable(answer, "squeue")
     ended = dict[SlurmId, EndedOn]()
     for line in answer.stdout.splitlines():
         found = _ENDED.fullmatch(line)
         if found is None:
-            raise _unreadable(answer)
+            raise _unreadable(answer, "squeue")
         slurm_id, end_s, node = found.groups()
         if end_s.isdecimal():
             ended[SlurmId(int(slurm_id))] = EndedOn(node, int(end_s))
     return ended
 
 
-def _unreadable(answer: CommandAnswer) -> SlurmUnavailableError:
+def accounted_end_question(sacct: str, slurm_ids: Collection[SlurmId]) -> list[str]:
+    """Ask where and when jobs ended that slurmctld has forgotten."""
+    return [
+        *UNIX_TIMES,
+        sacct,
+        "--noheader",
+        "--parsable",
+        "--allocations",
+        f"--jobs={','.join(map(str, sorted(slurm_ids)))}",
+        "--format=JobIDRaw,End,NodeList",
+    ]
+
+
+def accounted_ends(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
+    """Return where and when each job ended. A batch script runs on the first node of
+    its job. Jobs that have not ended, or had no node, are left out. Raises
+    SlurmUnavailableError.
+    """
+    if answer.status != 0:
+        raise _unreadable(answer, "sacct")
+    ended = dict[SlurmId, EndedOn]()
+    for found in map(_ACCOUNTED.fullmatch, answer.stdout.splitlines()):
+        if found is not None:
+            slurm_id, end_s, name, number = found.groups("")
+            ended[SlurmId(int(slurm_id))] = EndedOn(name + number, int(end_s))
+    return ended
+
+
+def _unreadable(answer: CommandAnswer, command: str) -> SlurmUnavailableError:
     shown = answer.stderr or answer.stdout
     return SlurmUnavailableError(
-        f"squeue ended with status {answer.status}: {shown[:_SHOWN]!r}"
+        f"{command} ended with status {answer.status}: {shown[:_SHOWN]!r}"
     )
 
 

@@ -9,6 +9,7 @@ or more takes it for a run: where a node is slow, the look comes after the end.
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, State
 from supervisor_tasks.ledger.alarms import AlarmName
-from tests.support.submitting import PATIENCE_S, SubmissionEnv
+from tests.support.submitting import PATHS, PATIENCE_S, SubmissionEnv
 from tests.support.transports import OnlySsh, only_ssh
 from tests.support.watching import journal, rows, slurm_of, wait_for_end
 
@@ -106,6 +107,32 @@ def test_job__node_cannot_start_it__is_submitted_again_with_an_alarm(
     second = submitted_again(world, site, job)
     assert second.slurm_id != first.slurm_id
     world.slurm.run("scancel", str(second.slurm_id))
+
+
+@pytest.mark.chaos  # slurmctld looks for old jobs once a minute
+def test_job__slurmctld_has_forgotten_it__its_node_and_its_end_come_from_accounting() -> (
+    None
+):
+    with SubmissionEnv.running(accounting=True, min_job_age_s=2) as world:
+        cluster = world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct"))
+        site = world.site(cluster)
+        try:
+            with nodes_that_start_nothing(world.slurm, world.processes.folder):
+                first = world.until_queued(site, world.new_job(site))
+                assert first.slurm_id is not None
+                slurm_id = first.slurm_id
+                wait_until(
+                    lambda: not world.field(slurm_id, "State"),
+                    "slurmctld to forget the job",
+                    3 * PATIENCE_S,
+                    1.0,
+                )
+                again = ended(world, site, first.job_id)
+        finally:
+            cluster.close()
+            site.ledger.holder.close()
+        assert (again.state, again.outcome) == (State.READY, None)
+        assert world.journal(first.job_id)[-1] == "LaunchFailed"
 
 
 @contextmanager

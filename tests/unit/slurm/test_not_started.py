@@ -5,6 +5,7 @@ import pytest
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.not_started import (
     EndedOn,
+    accounted_ends,
     drained_s,
     ended_on,
     may_not_have_started,
@@ -74,6 +75,29 @@ def test_ended_on__each_job__has_its_node_and_its_end() -> None:
 def test_ended_on__answer_is_not_whole__is_no_answer(answer: CommandAnswer) -> None:
     with pytest.raises(SlurmUnavailableError):
         ended_on(answer)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node1", "node1"),
+        ("node[1-2]", "node1"),
+        ("node[01,03-07]", "node01"),
+        ("a-3,node[1-2]", "a-3"),
+    ],
+)
+def test_accounted_ends__each_job__has_the_first_of_its_nodes(
+    nodes: str, first: str
+) -> None:
+    printed = f"1|1795727975|{nodes}|\n2|Unknown|node2|\n3|1795727975|None assigned|\n"
+    assert accounted_ends(CommandAnswer(0, printed, "")) == {
+        1: EndedOn(first, 1795727975)
+    }
+
+
+def test_accounted_ends__accounting_does_not_answer__is_no_answer() -> None:
+    with pytest.raises(SlurmUnavailableError, match="sacct"):
+        accounted_ends(CommandAnswer(1, "", "Unable to connect to slurm database"))
 
 
 def test_drained_s__nodes_that_could_not_start_a_job__also_beside_one_that_is_gone() -> (
