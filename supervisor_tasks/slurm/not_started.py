@@ -58,10 +58,11 @@ class EndedOn:
 
 def may_not_have_started(seen: JobRecord) -> bool:
     """Whether SLURM shows the job's end like the end of a job that a node could not
-    start.
+    start. The earlier runs of a job that was requeued must be billed: its end counts.
     """
     max_elapsed_s = _MAX_ELAPSED_S.get(seen.state, -1)
-    return seen.elapsed_s <= max_elapsed_s and seen.exit_status == 0
+    is_alike = (seen.exit_status, seen.restarts, seen.earlier_runs) == (0, 0, 0)
+    return is_alike and seen.elapsed_s <= max_elapsed_s
 
 
 def ended_on_question(squeue: str, slurm_ids: Collection[SlurmId]) -> list[str]:

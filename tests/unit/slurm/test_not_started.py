@@ -1,5 +1,7 @@
 """Which jobs a node could not start, by squeue's and scontrol's words."""
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor_tasks.jobs.model import SlurmId
@@ -54,6 +56,16 @@ def test_may_not_have_started__each_end__is_true_only_for_a_short_run_with_statu
         may_not_have_started(JobRecord(SlurmId(1), state, elapsed_s, exit_status))
         is suspect
     )
+
+
+@pytest.mark.parametrize(
+    "requeued", [{"restarts": 1}, {"earlier_runs": 1, "earlier_s": 60}]
+)
+def test_may_not_have_started__job_ran_before_a_requeue__its_runs_are_billed(
+    requeued: dict[str, int],
+) -> None:
+    seen = replace(JobRecord(SlurmId(1), "COMPLETED", 0, 0), **requeued)  # type: ignore[arg-type]
+    assert not may_not_have_started(seen)
 
 
 def test_ended_on__each_job__has_its_node_and_its_end() -> None:
