@@ -26,9 +26,10 @@ from supervisor_tasks.monitoring.remote_control import (
     refuse_compressed_messages as _refuse_compressed_messages,
 )
 from supervisor_tasks.worker import needs_of_command as _needs_of_command
+from supervisor_tasks.worker import process_of_command as _process_of_command
 
 _needs = _needs_of_command(sys.argv)
-_guard_process(*_needs)
+_guard_process(_process_of_command(sys.argv), *_needs)
 _settings = _load_or_exit(*_needs)
 _cluster = _settings.cluster_name
 

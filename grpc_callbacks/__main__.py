@@ -40,7 +40,7 @@ log = structlog.get_logger()
 def main() -> None:
     """Read the settings, listen, and serve until SIGTERM."""
     settings = load_or_exit(Need.SSH_PUBLIC)
-    guard_process()
+    guard_process("callbacks")
     logs.configure(
         settings.effective_log_level, settings.secret_values(), settings.cluster_name
     )

@@ -34,6 +34,13 @@ def needs_of_command(argv: Sequence[str]) -> list[Need]:
     return needs_of_queues(queues_named(argv) or list(Queue))
 
 
+def process_of_command(argv: Sequence[str]) -> str:
+    """Return which process a `celery` command line starts. Celery's other commands
+    need the broker and no key, as beat does.
+    """
+    return next((name for name in ("worker", "flower") if name in argv), "beat")
+
+
 def current_worker() -> "Worker":
     """Return this process's worker. Raises LookupError outside of a worker."""
     if not _current:

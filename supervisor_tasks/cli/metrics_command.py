@@ -77,7 +77,7 @@ def metrics(
     # The kernel drops signals without a handler for the first process of a container.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    guard_process()
+    guard_process("metrics")
     host = address.rpartition(":")[0] or "0.0.0.0"  # noqa: S104
     log.info(
         "metrics_served",

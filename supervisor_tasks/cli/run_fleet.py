@@ -344,7 +344,7 @@ def run_fleet(flags: Flags) -> int:
     if wrong:
         logs.log_refusal("\n".join(wrong), given.get("CLUSTER_NAME", ""))
         return WRONG_SETTINGS
-    guard_process()
+    guard_process("fleet")  # the children are given theirs from `given`
     logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))
     logs.log_crashes()
     if files:

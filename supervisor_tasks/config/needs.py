@@ -66,10 +66,9 @@ KEYS = (
 )  # only a process that needs one keeps it
 # the URLs of RPC endpoints may contain tokens: logs show scheme, host and port only
 CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")
-# no keys, but of no use to other processes
-FOR_WORKERS_ONLY = (*CHAIN_URLS, "ldap_bind_dn")
-ONLY_FOR = dict.fromkeys(FOR_WORKERS_ONLY, ("worker",)) | {
+ONLY_FOR = dict.fromkeys((*CHAIN_URLS, "ldap_bind_dn"), ("worker",)) | {
     "otel_exporter_otlp_endpoint": ("worker", "callbacks"),
+    "broker_url": ("worker", "beat", "callbacks", "flower"),
     "flower_basic_auth": ("flower",),
 }
 """The processes that use a setting which may have a key in it; the others get none."""

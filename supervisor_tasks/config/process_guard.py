@@ -11,16 +11,16 @@ from supervisor_tasks.config.settings import hide_secrets
 PR_SET_DUMPABLE = 4  # prctl(2)
 
 
-def guard_process(*needs: Need) -> None:
+def guard_process(process: str, *needs: Need) -> None:
     """Remove the secrets from os.environ, so that no child gets them, and turn core
     files off.
 
-    The process deletes the keys that it does not need. Core files are off for its
+    `process` is its name (cli/run_command.py). It deletes what it does not use. Core files are off for its
     children too. Other processes of the same user can then read neither its memory nor
     /proc/PID/environ, which still shows the environment of the start; root can. Raises
     OSError.
     """
-    hide_secrets(*needs)
+    hide_secrets(process, *needs)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE, 0)")

@@ -26,7 +26,6 @@ from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.config.needs import (
     CHAIN_URLS,
-    FOR_WORKERS_ONLY,
     KEYS,
     NOTIFY_URLS,
     Need,
@@ -34,6 +33,7 @@ from supervisor_tasks.config.needs import (
     access_by,
     kept,
     slurm_access,
+    unused_by,
 )
 from supervisor_tasks.config.other_forms import in_our_form
 from supervisor_tasks.config.running_postgres import default_state_folder
@@ -703,13 +703,11 @@ USUAL_PRICES = Prices(*(Settings.model_fields[name].default for name in _PRICES)
 _hidden: dict[str, str] = {}
 
 
-def hide_secrets(*needs: Need) -> None:
+def hide_secrets(process: str, *needs: Need) -> None:
     """Remove the secrets from os.environ. `load` still finds them, but no keys that
-    these needs do not require, and without a need none of what only workers use.
+    these needs do not require, and nothing that this process does not use.
     """
-    not_kept = set(KEYS) - kept(needs, slurm_access(os.environ))
-    if not needs:
-        not_kept.update(FOR_WORKERS_ONLY)
+    not_kept = set(KEYS) - kept(needs, slurm_access(os.environ)) | unused_by(process)
     for name in IN_FILES:
         for variable in (name.upper(), f"{name.upper()}_FILE"):
             value = os.environ.pop(variable, "")

@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import psutil
 import psycopg
@@ -29,6 +30,8 @@ TOKEN = "token-of-the-node-4711"
 TOKEN_OF_LOGS = "token-of-the-logs-4710"
 FLOWERS_PASSWORD = "operator:correct-horse-battery"
 BEARER = "bearer-of-bad-news-4712"
+DATABASES_PASSWORD = "password-of-the-database-4718"
+BROKERS_PASSWORD = "password-of-the-broker-4719"
 NOWHERE = "127.0.0.1:9"  # nothing listens there
 MAIL_PASSWORD = "mail-password-4713"
 NOTIFIED = {
@@ -41,8 +44,6 @@ KEY_OF_TRACES = "key-of-the-traces-4717"
 # Settings that may hold a secret, and that this grid does not have, or has without a
 # secret.
 NOT_HERE = {
-    "DATABASE_URL": "a Unix socket, which asks who connects",
-    "BROKER_URL": "a Unix socket in a folder that one user enters",
     "SLURM_SSH_CA_KEY": "tests/attacks/test_one_key_for_all.py has a site with certificates",
     "SLURM_JWT_KEY": "a site with slurmrestd",
     "LDAP_URL": "the password is LDAP_BIND_PASSWORD",
@@ -51,7 +52,9 @@ NOT_HERE = {
 WORKFLOW = Path("devgrid/workflows/hello-world.yaml")
 BLOCK_TIME_S = 0.25
 
+SERVERS = {"DATABASE_URL", "BROKER_URL"}
 CHAIN = {
+    *SERVERS,
     "ETH_PRIVATE_KEY",
     "METASCHEDULER_ENDPOINT_RPC",
     "METASCHEDULER_ENDPOINT_WS",
@@ -71,8 +74,10 @@ WORKS_WITH = {
         *CHAIN,
     },
     "chain-worker": CHAIN,
-    "callbacks": {"CALLBACK_KEY", TRACES},
-    "flower": {"FLOWER_BASIC_AUTH"},
+    "beat": SERVERS,
+    "callbacks": {"CALLBACK_KEY", TRACES, *SERVERS},
+    "flower": {"FLOWER_BASIC_AUTH", *SERVERS},
+    "metrics": {"DATABASE_URL"},
 }
 
 
@@ -104,6 +109,7 @@ def grid() -> Iterator[Grid]:
             running.environment[name] = running.environment[name].replace(
                 "://", f"://user:{token}@"
             )
+        set_passwords(running)
         fleet = running.fleet
         fleet.start(flower=False)
         fleet.start_flower()
@@ -116,6 +122,27 @@ def grid() -> Iterator[Grid]:
         yield running
     finally:
         running.stop()
+
+
+def set_passwords(grid: Grid) -> None:
+    """Have Redis ask for a password, at a port as at a site, and give both servers'
+    URLs one; Postgres asks the kernel who connects, not for its password.
+    """
+    port = free_port()
+    with broker(grid) as redis:
+        redis.config_set("requirepass", BROKERS_PASSWORD)
+        redis.config_set("bind", "127.0.0.1")
+        redis.config_set("port", str(port))
+    grid.environment["BROKER_URL"] = f"redis://:{BROKERS_PASSWORD}@127.0.0.1:{port}/0"
+    url = urlsplit(grid.environment["DATABASE_URL"])
+    netloc = f"{url.username or ''}:{DATABASES_PASSWORD}@{url.hostname or ''}"
+    grid.environment["DATABASE_URL"] = urlunsplit(url._replace(netloc=netloc))
+
+
+def broker(grid: Grid) -> Redis:
+    """The grid's Redis, by the URL that its processes have now."""
+    url = grid.environment["BROKER_URL"]
+    return Redis.from_url(url.replace("redis+socket:", "unix:"))
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +172,8 @@ def secrets_of(grid: Grid) -> dict[str, list[str]]:
         "CALLBACK_KEY": [grid.environment["CALLBACK_KEY"]],
         "NOTIFY_WEBHOOK_TOKEN": [BEARER],
         "FLOWER_BASIC_AUTH": [FLOWERS_PASSWORD.partition(":")[2]],
+        "DATABASE_URL": [DATABASES_PASSWORD],
+        "BROKER_URL": [BROKERS_PASSWORD],
     }
 
 
@@ -219,9 +248,7 @@ def test_logs__of_all_processes__hold_none(grid: Grid, job_id: str) -> None:
 
 
 def test_redis__all_keys__hold_none(grid: Grid, job_id: str) -> None:
-    with Redis(
-        unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")
-    ) as redis:
+    with broker(grid) as redis:
         dumped = [str(key) + str(redis.dump(key)) for key in redis.scan_iter()]
     assert found_in("\n".join(dumped), grid) == set()
 
@@ -340,7 +367,7 @@ import ctypes, os, subprocess
 from supervisor_tasks.config.process_guard import guard_process
 PR_GET_DUMPABLE = 3
 before = ctypes.CDLL(None).prctl(PR_GET_DUMPABLE)
-guard_process()
+guard_process("worker")
 child = subprocess.run(["env"], capture_output=True, text=True).stdout
 print(before, ctypes.CDLL(None).prctl(PR_GET_DUMPABLE), "ETH_PRIVATE_KEY" in child)
 """

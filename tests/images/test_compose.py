@@ -220,7 +220,7 @@ def test_keys__of_both_clusters__are_only_in_the_containers_that_work_with_them(
     others = {secret: names for secret, names in holders.items() if secret not in known}
     assert others == {
         "database_url": supervisors,
-        "broker_url": supervisors,
+        "broker_url": supervisors - {"migrate", "metrics", "second-metrics"},
         "otel_exporter_otlp_endpoint": SENDS_TRACES,
     } | {name: WORKERS for name in others if name.startswith("notify_")}
 

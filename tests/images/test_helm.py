@@ -217,6 +217,10 @@ def test_keys__everything_on__are_only_in_the_pods_that_work_with_them() -> None
         == holders["slurm_submit_key"]
         == {"grid-main-worker-slurm"}
     )
+    assert holders["database_url"] - holders["broker_url"] == {
+        "grid-main-metrics",
+        *(name for name in holders["database_url"] if "-migrate" in name),
+    }
     assert holders["callback_key"] == holders["tls.key"] == {"grid-main-callbacks"}
     assert holders["flower_basic_auth"] == {"grid-flower"}
     workers = {"grid-main-worker-chain", "grid-main-worker-slurm"}

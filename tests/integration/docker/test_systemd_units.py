@@ -137,6 +137,18 @@ def test_drop_in__for_a_secret__has_no_fault_and_names_its_file(
             )
 
 
+def test_units__of_the_fleet__have_the_servers_that_each_works_with() -> None:
+    held = {
+        str(unit).removeprefix("grid-supervisor-").removesuffix(".service"): {
+            line.partition(":")[0] for line in assignments(unit, "LoadCredential")
+        }
+        for unit in FLEET
+    }
+    assert all("database_url" in names for names in held.values())
+    without = {name for name, names in held.items() if "broker_url" not in names}
+    assert without == {"metrics", "migrate"}
+
+
 def test_drop_ins__each_secret_of_one_process__has_one_for_that_process() -> None:
     of_all = {"database_url", "broker_url", *NOTIFY_KEYS}
     in_units = {

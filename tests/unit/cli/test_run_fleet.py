@@ -32,6 +32,7 @@ GIVEN = {
     "FLOWER_BASIC_AUTH": "user:password",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector.example/key",
     "DATABASE_URL": "d",
+    "BROKER_URL": "b",
     "PATH": "/bin",
 }
 
@@ -42,6 +43,7 @@ GIVEN = {
         (
             "worker",
             {
+                "BROKER_URL",
                 "ETH_PRIVATE_KEY",
                 "SLURM_SSH_PRIVATE_KEY_FILE",
                 "NOTIFY_SLACK_URL",
@@ -51,9 +53,9 @@ GIVEN = {
                 "OTEL_EXPORTER_OTLP_ENDPOINT",
             },
         ),
-        ("beat", set()),
-        ("callbacks", {"CALLBACK_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT"}),
-        ("flower", {"FLOWER_BASIC_AUTH"}),
+        ("beat", {"BROKER_URL"}),
+        ("callbacks", {"BROKER_URL", "CALLBACK_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT"}),
+        ("flower", {"BROKER_URL", "FLOWER_BASIC_AUTH"}),
         ("metrics", set()),
         ("migrate", set()),
     ],

@@ -613,8 +613,8 @@ def test_load__secrets_that_are_not_needed__are_not_kept() -> None:
     assert public.slurm_ssh_public_key == PUBLIC
 
 
-# secrets that every process of a fleet works with
-OF_ALL_PROCESSES = {"database_url", "broker_url"}
+# a secret that every process of a fleet works with
+OF_ALL_PROCESSES = {"database_url"}
 
 
 def test_keys__each_secret_that_not_all_processes_need__is_one() -> None:
@@ -753,7 +753,7 @@ def given_secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("given_secrets")
 def test_hide_secrets__process_with_a_need__keeps_only_the_secrets_it_needs() -> None:
-    hide_secrets(Need.WALLET)
+    hide_secrets("worker", Need.WALLET)
     settings = load(Need.WALLET)
     assert settings.eth_private_key is not None
     assert settings.database_url is not None
@@ -764,11 +764,36 @@ def test_hide_secrets__process_with_a_need__keeps_only_the_secrets_it_needs() ->
 
 @pytest.mark.usefixtures("given_secrets")
 def test_hide_secrets__of_a_process_without_a_need__forgets_the_keys() -> None:
-    hide_secrets()
+    hide_secrets("beat")
     with pytest.raises(SettingsError, match="ETH_PRIVATE_KEY: found nothing"):
         load(Need.WALLET)
     assert load().database_url is not None
     assert load().rpc_urls == Settings().rpc_urls
+
+
+@pytest.mark.parametrize(
+    ("process", "hidden"),
+    [
+        ("worker", {"FLOWER_BASIC_AUTH"}),
+        ("flower", {"METASCHEDULER_ENDPOINT_RPC"}),
+        ("metrics", {"BROKER_URL", "FLOWER_BASIC_AUTH", "METASCHEDULER_ENDPOINT_RPC"}),
+    ],
+)
+def test_hide_secrets__given_to_all__keeps_what_the_process_works_with(
+    monkeypatch: pytest.MonkeyPatch, process: str, hidden: set[str]
+) -> None:
+    given = {
+        "BROKER_URL": "redis://:password@h/0",
+        "FLOWER_BASIC_AUTH": "user:password",
+        "METASCHEDULER_ENDPOINT_RPC": "https://node.example.org/token",
+    }
+    monkeypatch.setattr(module, "_hidden", {})
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    hide_secrets(process)
+    assert module._hidden == {
+        name: value for name, value in given.items() if name not in hidden
+    }
 
 
 def test_hide_secrets__of_celerys_option_broker__is_the_broker_and_in_no_variable(
@@ -777,7 +802,7 @@ def test_hide_secrets__of_celerys_option_broker__is_the_broker_and_in_no_variabl
     monkeypatch.setattr(module, "_hidden", {})
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://:password-of-the-option@h/0")
     monkeypatch.setenv("BROKER_URL", "redis://:another@h/0")
-    hide_secrets()
+    hide_secrets("beat")
     found = load().broker_url
     assert found is not None
     assert found.get_secret_value() == "redis://:password-of-the-option@h/0"
