@@ -46,6 +46,7 @@ from supervisor_tasks.config.ssh_keys import public_half
 from supervisor_tasks.config.variables import (
     given_secrets,
     overridden,
+    variables_with_a_secret,
     warn_of_mistyped,
 )
 
@@ -97,9 +98,8 @@ def _public_key(given: Mapping[str, str]) -> dict[str, str]:
     worker reports a wrong key.
     """
     try:
-        private = _private_key(given)
-        return {"SLURM_SSH_PUBLIC_KEY": public_half(private)} if private else {}
-    except ValueError:
+        return {"SLURM_SSH_PUBLIC_KEY": public_half(_private_key(given))}
+    except ValueError:  # also without a key
         return {}
 
 
@@ -350,7 +350,7 @@ def run_fleet(flags: Flags) -> int:
     if files:
         log.info("settings_files_read", files=[str(file) for file in files])
     warn_of_mistyped(frozenset(given))
-    secrets = sorted(name for name in flags.settings if name.lower() in KEYS)
+    secrets = variables_with_a_secret(flags.settings)
     if secrets:
         expected = f"the variable, or {secrets[0]}_FILE: every user of this host can read the command line"
         log.warning(

@@ -3,16 +3,29 @@ probably misspelled settings.
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 
 import structlog
 
+from supervisor_tasks.config.needs import CHAIN_URLS
 from supervisor_tasks.config.other_forms import OTHER_FORMS
 from supervisor_tasks.config.settings import IN_FILES, SECRETS, Settings
+from supervisor_tasks.config.url_secrets import passwords_in
 
 log = structlog.get_logger()
+
+_HOST = re.compile(r"\w+://[^/?#@,]+/?(,\s*|$)")
+# What finds the secret of a URL that may have none: a password, or, of an endpoint, all
+# but its host and port.
+_SECRET_OF: Mapping[str, Callable[[str], Collection[str]]] = {
+    **dict.fromkeys(("database_url", "broker_url", "ldap_url"), passwords_in),
+    **dict.fromkeys(
+        (*CHAIN_URLS, "otel_exporter_otlp_endpoint"), partial(_HOST.sub, "")
+    ),
+}
 
 # How similar two names must be, of 1. SLURM_PARTITON and SLURM_PARTITION have 0.97,
 # systemd's STATE_DIRECTORY and STATE_DIR 0.75. SLURM's own names come nearer to ours:
@@ -93,6 +106,20 @@ def given_secrets(environment: Mapping[str, str]) -> list[str]:
         if text:
             texts.append(text)
     return texts
+
+
+def variables_with_a_secret(given: Mapping[str, str]) -> list[str]:
+    """Return the variables whose value holds a secret. A URL does if it has a password,
+    and one of an endpoint if it is more than host and port.
+    """
+    return sorted(name for name, value in given.items() if _is_secret(name, value))
+
+
+def _is_secret(variable: str, value: str) -> bool:
+    name = variable.lower()
+    if name in _SECRET_OF:
+        return bool(_SECRET_OF[name](value))
+    return name in SECRETS
 
 
 def mistyped(environment: Collection[str]) -> Mapping[str, str]:

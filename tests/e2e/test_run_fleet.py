@@ -227,6 +227,8 @@ def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(
     flags = go_flags(grid.environment)
     assert grid.environment["ETH_PRIVATE_KEY"] in flags
     assert grid.environment["SLURM_SSH_PRIVATE_KEY"] in flags
+    flags += ["--broker.url", grid.environment["BROKER_URL"]]  # it has no password
+    flags += ["--flower.basic.auth", "operator:correct-horse"]
     with started(grid, *flags, name="go", without=GO_FLAGS, as_flags=()) as running:
         there = partial(child, running)
         wait_until(
@@ -252,7 +254,9 @@ def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(
     (warned,) = [
         line for line in lines if line["event"] == "secret_on_the_command_line"
     ]
-    assert warned["found"] == "ETH_PRIVATE_KEY, SLURM_SSH_PRIVATE_KEY"
+    assert (
+        warned["found"] == "ETH_PRIVATE_KEY, FLOWER_BASIC_AUTH, SLURM_SSH_PRIVATE_KEY"
+    )
     assert not any(
         grid.environment["ETH_PRIVATE_KEY"] in json.dumps(line) for line in lines
     )

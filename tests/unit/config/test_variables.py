@@ -9,7 +9,12 @@ from structlog.testing import capture_logs
 
 from devgrid import REPOSITORY
 from supervisor_tasks.config.settings import SECRETS, Settings
-from supervisor_tasks.config.variables import mistyped, overridden, warn_of_mistyped
+from supervisor_tasks.config.variables import (
+    mistyped,
+    overridden,
+    variables_with_a_secret,
+    warn_of_mistyped,
+)
 from tests.support.commands import Result, supervisor
 
 RPC = "https://node.example.org/v1/ABCDEFGH12345678"
@@ -214,3 +219,30 @@ def test_overridden__by_flags__has_no_other_variable_of_the_same_setting(
     environment: dict[str, str], flags: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert overridden(environment, flags) == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "is_secret"),
+    [
+        ("ETH_PRIVATE_KEY", "11" * 32, True),
+        ("FLOWER_BASIC_AUTH", "user:password", True),
+        ("NOTIFY_SLACK_URL", "https://hooks.example.org/key-1", True),
+        ("DATABASE_URL", "postgresql://user:password@db.example.org/ledger", True),
+        ("DATABASE_URL", "postgresql://user@db.example.org/ledger", False),
+        ("BROKER_URL", "redis://:password@redis.example.org/0", True),
+        ("BROKER_URL", "redis://redis.example.org/0", False),
+        ("LDAP_URL", "ldaps://ldap.example.org", False),
+        ("LDAP_BIND_DN", "cn=admin", False),
+        ("METASCHEDULER_ENDPOINT_RPC", RPC, True),
+        ("METASCHEDULER_ENDPOINT_RPC", f"http://127.0.0.1:8545,{RPC}", True),
+        ("METASCHEDULER_ENDPOINT_RPC", "http://127.0.0.1:8545,http://h:1", False),
+        ("METASCHEDULER_ENDPOINT_WS", "wss://user:token@node.example.org", True),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://traces.example.org/key-1", True),
+        ("EXPLORER_URL", "https://explorer.example.org/key-1", False),
+        ("SLURM_PARTITION", "main", False),
+    ],
+)
+def test_variables_with_a_secret__value_of_a_flag__is_one_or_not(
+    variable: str, value: str, is_secret: bool
+) -> None:
+    assert (variables_with_a_secret({variable: value}) == [variable]) is is_secret
