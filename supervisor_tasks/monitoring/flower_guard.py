@@ -6,6 +6,7 @@ After that, and before it listens, it loads Celery's configuration, which calls 
 by then the options are final.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from supervisor_tasks.errors import PermanentError
 log = structlog.get_logger()
 
 HERE = "127.0.0.1"
+_LOGIN = re.compile("[^:,]+:[^,]+")
 LOOPBACK = (HERE, "::1", "localhost")
 
 
@@ -35,6 +37,10 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
     options.basic_auth = list(filter(None, options.basic_auth or ()))
     if basic_auth is not None and not options.basic_auth:
         options.basic_auth = basic_auth.get_secret_value().split(",")
+    if not all(map(_LOGIN.fullmatch, options.basic_auth)):
+        raise FlowerOpenError(
+            "--basic_auth: found a login without a name or a password; expected user:password"
+        )
     # here: workers load this module too, and have no Flower
     from flower.views.monitor import Metrics
     from flower.views.workers import web  # tornado's, as Flower has it

@@ -313,6 +313,24 @@ def test_flower__elsewhere_without_a_password__does_not_start(
     )
 
 
+def test_flower__login_without_name_and_password__does_not_start(fleet: Fleet) -> None:
+    argv = [*CELERY, "flower", "--address=0.0.0.0", f"--port={free_port()}"]
+    done = subprocess.run(
+        [*argv, "--basic_auth=operator:correct-horse,:"],
+        cwd=REPOSITORY,
+        env=fleet.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "correct-horse" not in done.stderr
+    (reason,) = reasons(done.stderr)
+    assert reason == (
+        "--basic_auth: found a login without a name or a password; expected user:password"
+    )
+
+
 def test_flower__elsewhere_with_a_password__asks_for_it(
     fleet: Fleet, tmp_path: Path
 ) -> None:
