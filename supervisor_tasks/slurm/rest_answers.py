@@ -485,6 +485,8 @@ def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
         _required_text(job, "tres_per_node"),
         _required_text(job, "tres_per_task"),
         _required_text(job, "tres_per_socket"),
+        per_cpu_mb=job["memory_per_cpu"] or 0,
+        per_node_mb=job["memory_per_node"] or 0,
     )
     threads = job["threads_per_core"]
     if threads is None:

@@ -66,9 +66,12 @@ def size_of(
     tasks: str,
     tres: str,
     *gpus_per: str,
+    per_cpu_mb: float = 0,
+    per_node_mb: float = 0,
 ) -> Size:
     """Make the size from squeue's fields; `gpus_per` are the TRES for the job, a node,
-    a task and a socket.
+    a task and a socket. `per_cpu_mb` and `per_node_mb` are the memory that the job asks
+    for, 0 where it asks for none.
     """
     amounts = tres_amounts(tres)
     task_count = 1
@@ -77,7 +80,7 @@ def size_of(
     return Size(
         limit_min=limit_min,
         cpus=_whole(amounts.get("cpu")),
-        memory_mb=_whole(amounts.get("mem")),
+        memory_mb=_most_memory_mb(amounts, per_cpu_mb, per_node_mb),
         nodes=_whole(amounts.get("node")),
         gpus=_most_gpus(amounts, gpus_per, task_count),
         partition=partition,
@@ -103,9 +106,13 @@ def request_of(job: Mapping[str, Any]) -> Size:
     return Size(
         limit_min=None,
         cpus=_whole(amounts.get("cpu")),
-        memory_mb=_whole(amounts.get("mem")),
+        memory_mb=_most_memory_mb(
+            amounts,
+            _number(job.get("memory_per_cpu")) or 0,
+            _number(job.get("memory_per_node")) or 0,
+        ),
         nodes=_whole(amounts.get("node")),
-        gpus=_most_gpus(amounts, gpus_per, _number(job.get("tasks"))),
+        gpus=_most_gpus(amounts, gpus_per, _number(job.get("tasks")) or 1),
         partition="",
     )
 
@@ -120,10 +127,26 @@ def _most_gpus(
     most = int(amounts.get("gres/gpu", 0))
     if any(map(_GPU_SHARE.fullmatch, amounts)):
         most = max(most, 1)
-    nodes = int(amounts.get("node", 1)) or 1
+    nodes = _nodes(amounts)
     for text, times in zip(gpus_per, (1, nodes, tasks, nodes), strict=False):
         most = max(most, gpu_count(text) * times)
     return most
+
+
+def _most_memory_mb(
+    amounts: Mapping[str, float], per_cpu_mb: float, per_node_mb: float
+) -> int | None:
+    """Return the most memory that one of these asks for: the whole TRES, or that for
+    each CPU and each node. slurmctld does not compute the TRES again when a job's CPUs
+    change.
+    """
+    by_cpus_mb = per_cpu_mb * amounts.get("cpu", 0)
+    by_nodes_mb = per_node_mb * _nodes(amounts)
+    return int(max(amounts.get("mem", 0), by_cpus_mb, by_nodes_mb)) or None
+
+
+def _nodes(amounts: Mapping[str, float]) -> int:
+    return int(amounts.get("node", 1)) or 1
 
 
 def memory_per_cpu_limit(config: str, partition: str) -> int | None:
@@ -169,12 +192,13 @@ def is_whole_memory(shown: str) -> bool:
     return shown.rstrip("BKMGTP") == "0"
 
 
-def _number(shown: object) -> int:
-    """Return a number of SLURM's JSON, which later versions wrap in an object."""
-    value = shown
+def _number(shown: object) -> int | None:
+    """Return a positive number of SLURM's JSON, which later versions wrap in an object;
+    None for anything else.
+    """
     if isinstance(shown, Mapping):
-        value = shown.get("number")
-    return positive_number(value) or 1
+        return positive_number(shown.get("number"))
+    return positive_number(shown)
 
 
 def positive_number(shown: object) -> int | None:

@@ -25,7 +25,13 @@ from supervisor_tasks.slurm.parsers import (
     split_records,
     wait_status,
 )
-from supervisor_tasks.slurm.size import Size, is_whole_memory, request_of, size_of
+from supervisor_tasks.slurm.size import (
+    Size,
+    is_whole_memory,
+    request_of,
+    size_of,
+    tres_amounts,
+)
 
 SIZES = 4096  # sizes that `_size` remembers
 
@@ -177,10 +183,13 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
 @lru_cache(SIZES)
 def _size(limit: str, threads: str, memory: str, *shown: str) -> Size:
     """Read the size. Most jobs of a site have one of few sizes, and reading it takes as
-    long as all other fields.
+    long as all other fields. squeue does not show whether a job asks for its memory for
+    each CPU, as the supervisor does, or for each node: it counts as memory for each
+    CPU.
     """
+    per_cpu_mb = tres_amounts(f"mem={memory}").get("mem", 0)
     return replace(
-        size_of(limit_min(limit), *shown),
+        size_of(limit_min(limit), *shown, per_cpu_mb=per_cpu_mb),
         threads=threads,
         whole_memory=is_whole_memory(memory),
     )

@@ -58,6 +58,8 @@ BIGGER = [
     "TresPerTask=gpu:2",
     "Partition=other",
     "ReservationName=spare",
+    # SLURM computes the job's memory with the CPUs of the moment
+    "NumCPUs=1, MinMemoryCPU=200, NumCPUs=2",
 ]
 HARMLESS = [
     "JobName=other",
@@ -210,8 +212,9 @@ def test_changed_while_it_waits__to_more_than_paid__is_put_back(
         for word in BIGGER
     }
     ids = {job_id: id_of(grid, job_id) for job_id in jobs}
-    for job_id, word in jobs.items():
-        change(grid, customer, ids[job_id], word)
+    for job_id, words in jobs.items():
+        for word in words.split(", "):
+            change(grid, customer, ids[job_id], word)
     look(grid, *jobs)
     for job_id, word in jobs.items():
         wait_until(
@@ -279,8 +282,16 @@ def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choic
     as_customer(grid, customer, "scancel", str(slurm_id))
 
 
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        ("TresPerNode=gpu:2, TimeLimit=600", "GPUs: 2 instead of 1"),
+        ("NumCPUs=1, MinMemoryCPU=200, NumCPUs=2", "memory: 400 instead of 200"),
+    ],
+    ids=["GPUs", "memory per CPU"],
+)
 def test_changed__begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
-    grid: Grid, customer: Account
+    grid: Grid, customer: Account, words: str, more: str
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
@@ -289,19 +300,20 @@ def test_changed__begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
         lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
     )
     grid.processes.kill(grid.fleet.find("worker"))
-    change(grid, customer, slurm_id, "TresPerNode=gpu:2", "TimeLimit=600")
+    for word in words.split(", "):
+        change(grid, customer, slurm_id, word)
     scontrol(grid, "update", ALL_NODES, "state=resume")
     wait_for_state(grid, slurm_id, "RUNNING")
     grid.fleet.start_worker()
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.CANCELLED
-    assert "GPUs: 2 instead of 1" in job.last_error
+    assert more in job.last_error
     record = row_of(grid, job_id)
     assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(
         job.definition
     )
     alarms = rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")
-    assert customer.address in str(alarms[0].details)
+    assert job_id in str(alarms[0].details)
 
 
 def test_changed__its_looks_are_parked__is_found_by_the_sweep_and_cancelled(

@@ -168,6 +168,22 @@ def test_jobs_listed__unusual_sizes__are_seen() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("shown", "memory_mb"),
+    [
+        ({"memory_per_cpu": 800}, 1600),
+        ({"memory_per_cpu": None, "memory_per_node": 900}, 900),
+    ],
+)
+def test_jobs_listed__more_memory_than_in_the_tres__counts(
+    shown: dict[str, int | None], memory_mb: int
+) -> None:
+    (job,) = (job for job in answer("jobs").body["jobs"] if job["name"] == "running")
+    (row,) = jobs_listed({"jobs": [job | shown]}, 2**31).values()
+    assert row.record.size is not None
+    assert row.record.size.memory_mb == memory_mb
+
+
 def test_jobs_listed__user_is_unknown__has_no_name() -> None:
     assert jobs("jobs")["unknown-user"].user == ""
 

@@ -203,6 +203,38 @@ def test_size_of__each_tres__has_whole_numbers_or_none_where_it_shows_none(
     assert size == expected
 
 
+@pytest.mark.parametrize(
+    ("tres", "per_cpu_mb", "per_node_mb", "memory_mb"),
+    [
+        ("cpu=8,mem=800M,node=1", 100, 0, 800),
+        ("cpu=8,mem=800M,node=1", 800, 0, 6400),
+        ("cpu=1,mem=800M,node=1", 800, 0, 800),
+        ("cpu=8,mem=800M,node=1", 0, 800, 800),
+        ("cpu=8,mem=800M,node=2", 0, 800, 1600),
+        ("cpu=8,mem=900M,node=1", 100, 800, 900),
+        ("cpu=8,node=1", 100, 0, 800),
+        ("node=1", 100, 0, None),
+    ],
+)
+def test_size_of__memory_asked_for_in_each_way__is_the_highest_number(
+    tres: str, per_cpu_mb: int, per_node_mb: int, memory_mb: int | None
+) -> None:
+    """SLURM 22.05 does not compute a job's memory again when its CPUs change."""
+    size = size_of(
+        1,
+        "",
+        "",
+        "",
+        "",
+        "",
+        "1",
+        tres,
+        per_cpu_mb=per_cpu_mb,
+        per_node_mb=per_node_mb,
+    )
+    assert size.memory_mb == memory_mb
+
+
 @pytest.mark.parametrize("none", ["", "N/A", "(null)", "NULL", "None"])
 def test_size_of__fields_without_a_value__are_empty_and_no_array(none: str) -> None:
     size = size_of(None, "main", none, none, none, none, "1", "")
@@ -245,6 +277,25 @@ def test_request_of__gpus_in_each_field_of_the_json__are_counted(
     assert request_of(shown) == Size(
         limit_min=None, cpus=6, memory_mb=600, nodes=3, gpus=gpus, partition=""
     )
+
+
+@pytest.mark.parametrize(
+    ("job", "memory_mb"),
+    [
+        ({"memory_per_cpu": 100}, 600),
+        ({"memory_per_cpu": 800}, 4800),
+        ({"memory_per_cpu": {"set": True, "infinite": False, "number": 800}}, 4800),
+        ({"memory_per_cpu": {"set": False, "infinite": False, "number": 0}}, 600),
+        ({"memory_per_node": 500}, 1500),
+        ({"memory_per_node": 100}, 600),
+        ({"memory_per_cpu": None, "memory_per_node": None}, 600),
+    ],
+)
+def test_request_of__memory_in_each_field_of_the_json__is_the_highest_number(
+    job: dict[str, Any], memory_mb: int
+) -> None:
+    shown = {"tres_req_str": "cpu=6,mem=600M,node=3"} | job
+    assert request_of(shown).memory_mb == memory_mb
 
 
 @pytest.mark.parametrize(

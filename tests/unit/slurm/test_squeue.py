@@ -93,6 +93,16 @@ def test_listed_jobs__recorded__time_limits_are_minutes_where_there_are_any() ->
     assert {slurm_id: job.limit_min for slurm_id, job in jobs.items()} == limits
 
 
+@pytest.mark.parametrize(("shown", "memory_mb"), [("100M", 300), ("1.50G", 4608)])
+def test_listed_jobs__more_memory_per_cpu_than_in_the_tres__counts(
+    shown: str, memory_mb: int
+) -> None:
+    answer = CommandAnswer(0, printed((*RECORD[:-1], shown)), "")
+    (row,) = listed_jobs(answer, DELIMITER).values()
+    assert row.record.size is not None
+    assert row.record.size.memory_mb == memory_mb
+
+
 def test_listed_jobs__no_user_has_a_job__is_empty() -> None:
     assert listed_jobs(CommandAnswer(0, "", ""), DELIMITER) == {}
 
