@@ -77,12 +77,14 @@ def size_of(
     task_count = 1
     if tasks.isdecimal():
         task_count = int(tasks)
+    # a waiting job shows the fewest nodes that it takes; it may get one for each task
+    most_nodes = max(_nodes(amounts), task_count)
     return Size(
         limit_min=limit_min,
         cpus=_whole(amounts.get("cpu")),
-        memory_mb=_most_memory_mb(amounts, per_cpu_mb, per_node_mb),
+        memory_mb=_most_memory_mb(amounts, per_cpu_mb, per_node_mb, most_nodes),
         nodes=_whole(amounts.get("node")),
-        gpus=_most_gpus(amounts, gpus_per, task_count),
+        gpus=_most_gpus(amounts, gpus_per, task_count, most_nodes),
         partition=partition,
         qos=_word(qos),
         account=_word(account),
@@ -93,12 +95,15 @@ def size_of(
 
 def request_of(job: Mapping[str, Any]) -> Size:
     """Make the size of a request from the job's entry in `squeue --json`, without limit
-    and partition. Raises KeyError, TypeError or ValueError if the entry is another one.
+    and partition. What it asks for on each node counts for each node that it has.
+    Raises KeyError, TypeError or ValueError if the entry is another one.
     """
     tres = job["tres_req_str"]
     if not isinstance(tres, str):
         raise TypeError(f"found {tres!r} as the requested TRES; expected a text")
     amounts = tres_amounts(tres)
+    allocated = tres_amounts(str(job.get("tres_alloc_str") or ""))
+    nodes = max(_nodes(amounts), _nodes(allocated))
     gpus_per = [
         str(job.get(f"tres_per_{what}") or "")
         for what in ("job", "node", "task", "socket")
@@ -110,42 +115,41 @@ def request_of(job: Mapping[str, Any]) -> Size:
             amounts,
             _number(job.get("memory_per_cpu")) or 0,
             _number(job.get("memory_per_node")) or 0,
+            nodes,
         ),
         nodes=_whole(amounts.get("node")),
-        gpus=_most_gpus(amounts, gpus_per, _number(job.get("tasks")) or 1),
+        gpus=_most_gpus(amounts, gpus_per, _number(job.get("tasks")) or 1, nodes),
         partition="",
     )
 
 
 def _most_gpus(
-    amounts: Mapping[str, float], gpus_per: Sequence[str], tasks: int
+    amounts: Mapping[str, float], gpus_per: Sequence[str], tasks: int, nodes: int
 ) -> int:
     """Return the highest number of GPUs that one of these asks for: the whole TRES, or
-    the TRES for the job, each node, each task and each socket. A job whose nodes are
-    not shown counts as a job of one node.
+    the TRES for the job, each node, each task and each socket.
     """
     most = int(amounts.get("gres/gpu", 0))
     if any(map(_GPU_SHARE.fullmatch, amounts)):
         most = max(most, 1)
-    nodes = _nodes(amounts)
     for text, times in zip(gpus_per, (1, nodes, tasks, nodes), strict=False):
         most = max(most, gpu_count(text) * times)
     return most
 
 
 def _most_memory_mb(
-    amounts: Mapping[str, float], per_cpu_mb: float, per_node_mb: float
+    amounts: Mapping[str, float], per_cpu_mb: float, per_node_mb: float, nodes: int
 ) -> int | None:
     """Return the most memory that one of these asks for: the whole TRES, or that for
     each CPU and each node. slurmctld does not compute the TRES again when a job's CPUs
     change.
     """
     by_cpus_mb = per_cpu_mb * amounts.get("cpu", 0)
-    by_nodes_mb = per_node_mb * _nodes(amounts)
-    return int(max(amounts.get("mem", 0), by_cpus_mb, by_nodes_mb)) or None
+    return int(max(amounts.get("mem", 0), by_cpus_mb, per_node_mb * nodes)) or None
 
 
 def _nodes(amounts: Mapping[str, float]) -> int:
+    """Return the number of nodes; a job whose nodes are not shown has one."""
     return int(amounts.get("node", 1)) or 1
 
 

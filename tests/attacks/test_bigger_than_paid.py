@@ -32,6 +32,7 @@ from tests.support.requeueing import seconds_of_runs
 from tests.support.watching import journal, ledger, rows, slurm_of, sweep, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
+FOUR_NODES = "ReqNodeList=node[1-4]"
 SLEEPS = "#!/bin/bash\nsleep 300\n"
 SMALL = {"cpusPerTask": 2, "gpus": 1}
 FIELDS = "TimeLimit,NumCPUs,MinMemory,tres-per-job,tres-per-node,tres-per-task,Partition,Reservation,tres-alloc"
@@ -283,18 +284,20 @@ def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choic
 
 
 @pytest.mark.parametrize(
-    ("words", "more"),
+    ("tasks", "words", "more"),
     [
-        ("TresPerNode=gpu:2, TimeLimit=600", "GPUs: 2 instead of 1"),
-        ("NumCPUs=1, MinMemoryCPU=200, NumCPUs=2", "memory: 400 instead of 200"),
+        (1, "TresPerNode=gpu:2, TimeLimit=600", "GPUs: 2 instead of 1"),
+        (1, "NumCPUs=1, MinMemoryCPU=200, NumCPUs=2", "memory: 400 instead of 200"),
+        (4, f"TresPerJob=, TresPerNode=gpu:1, {FOUR_NODES}", "GPUs: 4 instead of 1"),
+        (4, f"MinMemoryNode=800, {FOUR_NODES}", "memory: 3200 instead of 800"),
     ],
-    ids=["GPUs", "memory per CPU"],
+    ids=["GPUs", "memory per CPU", "GPUs per node", "memory per node"],
 )
 def test_changed__begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
-    grid: Grid, customer: Account, words: str, more: str
+    grid: Grid, customer: Account, tasks: int, words: str, more: str
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
-    job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60, tasks=tasks, **SMALL)
     slurm_id = id_of(grid, job_id)
     wait_until(
         lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1

@@ -168,6 +168,8 @@ def test_request_of__job_in_json_of_either_version__is_the_same_size() -> None:
         ("", "node=1", ("", "", "gpu:2", ""), 2),
         ("3", "node=4", ("N/A", "N/A", "N/A", "N/A"), 0),
         ("3", "node=4", ("", "mps:100"), 4),
+        ("4", "node=1", ("", "gpu:1", "", ""), 4),  # it may get four nodes
+        ("4", "node=1", ("gpu:1", "", "", ""), 1),
         ("1", "gres/gpu=2,gres/shard=8", (), 2),
         ("1", "gres/shardlike=8", (), 0),
     ],
@@ -268,6 +270,9 @@ def test_size_of__fields_with_a_value__are_kept_and_a_task_is_an_array(
         ({"tres_per_task": "gpu:1", "tasks": "5"}, 1),
         ({"tres_per_task": "gpu:1"}, 1),
         ({"tres_per_job": None, "tres_per_node": ""}, 0),
+        ({"tres_per_node": "gres:gpu:2", "tres_alloc_str": "cpu=8,node=4"}, 8),
+        ({"tres_per_node": "gres:gpu:2", "tres_alloc_str": "cpu=8,node=1"}, 6),
+        ({"tres_per_job": "gres:gpu:2", "tres_alloc_str": "cpu=8,node=4"}, 2),
     ],
 )
 def test_request_of__gpus_in_each_field_of_the_json__are_counted(
@@ -288,6 +293,8 @@ def test_request_of__gpus_in_each_field_of_the_json__are_counted(
         ({"memory_per_cpu": {"set": False, "infinite": False, "number": 0}}, 600),
         ({"memory_per_node": 500}, 1500),
         ({"memory_per_node": 100}, 600),
+        ({"memory_per_node": 500, "tres_alloc_str": "cpu=8,node=4"}, 2000),
+        ({"memory_per_cpu": 100, "tres_alloc_str": "cpu=8,node=4"}, 600),
         ({"memory_per_cpu": None, "memory_per_node": None}, 600),
     ],
 )
