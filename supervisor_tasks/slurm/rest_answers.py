@@ -134,8 +134,8 @@ def submitted(
     `submitted_id` (parsers.py).
 
     slurmrestd does not pass on the text of job_submit.lua: it shows only that access is
-    denied, also for a token that was used before. So at a site with that script the
-    worker searches for the job.
+    denied, also to a worker without the key, and for a token that was used before. So
+    denied access is no refusal of the job. A worker with a key searches for the job.
     """
     number = answer.body.get("job_id")
     if isinstance(number, int) and can_be_given(number, max_id):
@@ -143,12 +143,21 @@ def submitted(
     shown = f"slurmrestd answered a submission with status {answer.status} and no job id: {answer.error_text}"
     if answer.was_refused_by_slurmrestd:
         raise SlurmUnavailableError(shown)
-    if has_submit_key and ACCESS_DENIED in answer.error_numbers:
-        raise OutcomeUnknownError(
-            f"{shown} (SLURM_SUBMIT_KEY: slurmctld's log has the reason of job_submit.lua, or the partition's rights)"
-        )
+    if ACCESS_DENIED in answer.error_numbers:
+        raise _denied(shown, has_submit_key)
     raise_for_verdict(answer.verdict, answer.verdict, answer.error_text, shown)
     raise OutcomeUnknownError(shown)
+
+
+def _denied(shown: str, has_submit_key: bool) -> SupervisorError:
+    reason = (
+        "slurmctld's log has the reason of job_submit.lua, or the partition's rights"
+    )
+    if has_submit_key:
+        return OutcomeUnknownError(f"{shown} (SLURM_SUBMIT_KEY: {reason})")
+    return SlurmUnavailableError(
+        f"{shown} (SLURM_SUBMIT_KEY: the worker has no key: give it the key of job_submit.lua, if SLURM uses that; {reason})"
+    )
 
 
 def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:

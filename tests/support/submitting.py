@@ -81,6 +81,7 @@ class SubmissionEnv:
         min_job_age_s: int = 300,
         threads_per_core: int = 1,
         rest: bool = False,
+        job_submit: bool = False,
     ) -> Iterator["SubmissionEnv"]:
         with migrated() as (engine, environment), private_processes() as processes:
             users, spool = Users(processes.folder), processes.folder / "spool"
@@ -96,6 +97,7 @@ class SubmissionEnv:
                 accounting=accounting,
                 min_job_age_s=min_job_age_s,
                 threads_per_core=threads_per_core,
+                job_submit=job_submit,
                 also=(*(jwt_conf(jwt_key) if rest else ()), *slurm_conf),
             )
             key = new_key(processes.folder / "key")

@@ -24,7 +24,9 @@ from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.find_submission import required
-from supervisor_tasks.jobs.model import Address, State
+from supervisor_tasks.jobs.model import Address, JobId, State
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.monitoring.standing_work import check_alarms
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestCluster
@@ -266,6 +268,51 @@ def test_token__made_with_another_slurms_key__no_answer_counts(
         foreign.list_all()
     with pytest.raises(SlurmUnavailableError):
         foreign.clock(CUSTOMER)
+
+
+# --- with job_submit.lua --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(rest=True, job_submit=True) as guarded:
+        yield guarded
+
+
+def last_error(world: SubmissionEnv, job: JobId) -> str:
+    query = text("SELECT last_error FROM effects WHERE id = :id")
+    with world.engine.connect() as connection:
+        return str(connection.scalar(query, {"id": world.effect_id(job)}) or "")
+
+
+@pytest.mark.parametrize("key", ["", "0" * 64], ids=["no key", "a wrong key"])
+def test_worker__without_slurmctlds_key__job_waits_and_the_operator_is_called(
+    guarded: SubmissionEnv, key: str
+) -> None:
+    without = guarded.site(replace(guarded.rest_cluster(), submit_key=key))
+    job, errors = guarded.new_job(without), list[str]()
+
+    def operator_is_called() -> bool:
+        is_ready = guarded.carry_out(without, job).state is State.READY
+        errors.append(last_error(guarded, job))
+        assert "SubmitRejected" not in guarded.journal(job)
+        check_alarms(without)
+        guarded.a_minute_passes(job)
+        alarms = [alarm.name for alarm in without.ledger.alarms.all()]
+        return is_ready and AlarmName.EFFECT_OVERDUE in alarms
+
+    wait_until(operator_is_called, "the alarm", PATIENCE_S, 0.1)
+    assert any("SLURM_SUBMIT_KEY" in error for error in errors)
+    assert guarded.in_slurm(job) == []
+    submit_key = guarded.slurm.submit_key
+    right = guarded.site(replace(guarded.rest_cluster(), submit_key=submit_key))
+    found = guarded.until_queued(right, job)
+    assert guarded.in_slurm(job) == [found.slurm_id]
+    check_alarms(right)
+    assert right.ledger.alarms.all() == []
+    for site in (without, right):
+        site.slurm.cluster.close()
+        site.ledger.holder.close()
 
 
 # --- behind a proxy that speaks TLS ---------------------------------------------------

@@ -80,9 +80,9 @@ def test_submitted__no_id__says_what_became_of_the_job(
         submitted(answer(name), has_submit_key=False)
 
 
-def test_submitted__access_denied__with_job_submit_lua_is_no_refusal() -> None:
+def test_submitted__access_denied__is_no_refusal_with_and_without_a_key() -> None:
     denied = answer("cancel-denied")
-    with pytest.raises(SlurmRejectedError):
+    with pytest.raises(SlurmUnavailableError, match=r"SLURM_SUBMIT_KEY.* has no key"):
         submitted(denied, has_submit_key=False)
     with pytest.raises(OutcomeUnknownError, match="SLURM_SUBMIT_KEY"):
         submitted(denied, has_submit_key=True)
