@@ -86,7 +86,7 @@ unit: setup ## the tests that need no server, with a fifth of the examples of ea
 
 test: ## every test, after the checks: WORKERS=6 files side by side, then those that want a quiet machine, one at a time
 	@$(MAKE) --no-print-directory --jobs 2 check collected
-	@tests/run_all.sh $(BIN)/pytest $(WORKERS)
+	@COMMAND_PID=$$PPID tests/run_all.sh $(BIN)/pytest $(WORKERS)
 
 # Each of pytest's workers collects all tests. Unless they are compiled before, each compiles them, too: 16 s of CPU time.
 collected: setup
@@ -109,14 +109,14 @@ complexity: setup ## branches of the product, by package and by function (radon:
 	@$(BIN)/python -m tests.support.complexity
 
 chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT= TRANSPORT=rest: crash runs only; LONG=words: long tests only)
-	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(TRANSPORT),--transport $(TRANSPORT)) $(if $(LONG),--long '$(LONG)')
+	@COMMAND_PID=$$PPID $(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(TRANSPORT),--transport $(TRANSPORT)) $(if $(LONG),--long '$(LONG)')
 
 # docs/security.md names tests of other folders too
 ATTACKS = tests/attacks $(shell grep -ohE 'test_[a-z0-9_]+\.py' docs/security.md | sort -u \
 	| while read -r file; do find tests -name "$$file" ! -path 'tests/attacks/*' ! -path 'tests/images/*'; done)
 
 attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (WORKERS=6 files side by side, ONLY=words)
-	@tests/run_all.sh $(BIN)/pytest $(WORKERS) $(ATTACKS) --chaos $(if $(ONLY),-k '$(ONLY)')
+	@COMMAND_PID=$$PPID tests/run_all.sh $(BIN)/pytest $(WORKERS) $(ATTACKS) --chaos $(if $(ONLY),-k '$(ONLY)')
 
 debian-test: ## setup, demo and tests in a Debian root in ~/.cache (DEBIAN_RELEASE=trixie, STEPS=tests, TESTS=files, WORKERS=2)
 	@devgrid/in-debian.sh $(TESTS)
@@ -154,7 +154,7 @@ docs-site: setup build/docs/mermaid-$(MERMAID_VERSION).min.js ## build the docum
 	@echo "docs-site: build/docs/site; search needs a web server: $(BIN)/python -m http.server --directory build/docs/site"
 
 bench: setup ## measure what the project promises (RECORD=1 writes docs/performance.json, ONLY="redis stopped" measures some)
-	@$(BIN)/python -m tests.load $(if $(RECORD),--record) $(if $(ONLY),--only "$(ONLY)")
+	@COMMAND_PID=$$PPID $(BIN)/python -m tests.load $(if $(RECORD),--record) $(if $(ONLY),--only "$(ONLY)")
 
 HELM_VERSION = v3.19.0
 HELM_GO = go1.24
@@ -178,11 +178,11 @@ images-test: setup $(if $(HELM),,build/bin/helm) ## build the image, run fleets 
 	@$(BIN)/pytest tests/images
 
 soak: setup ## mixed jobs, random faults and forged callbacks, then the audit (MINUTES=10 SEED=n LOAD=jobs-a-second RECORD=1 KEEP=1)
-	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \
+	@COMMAND_PID=$$PPID $(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \
 		$(if $(RECORD),--record) $(if $(KEEP),--keep)
 
 demo: setup ## run a job of a minute from the chain to SLURM and back (WORKFLOW=file, KEEP=1, CLUSTERS=2: one on each, BENCHMARK=1: of a cluster to be measured, JOB_SUBMIT=0: without job_submit.lua)
-	@$(BIN)/python -m devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
+	@COMMAND_PID=$$PPID $(BIN)/python -m devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
 		$(if $(filter 0,$(JOB_SUBMIT)),--without-job-submit)
 
 clean: ## remove what setup built

@@ -4,6 +4,9 @@ killed, pytest and its workers end, too.
 The command is the outermost ancestor that is `make` or a Python of this environment
 (pytest; a worker of pytest-xdist belongs to pytest). The shell in which the command was
 typed does not belong to it: a command in the background goes on when the shell ends.
+
+make tells its process id in COMMAND_PID: it may be killed while Python still imports
+this program's modules, and then is no ancestor any more.
 """
 
 import os
@@ -20,11 +23,15 @@ _followed: list[threading.Thread] = []
 
 def end_with_command() -> None:
     """From now on, end this program by SIGKILL when its command, or a process between
-    them, has ended.
+    them, has ended; at once if make has ended already.
     """
     if _followed:
         return
     links = _links()
+    # the processes that this program starts may outlive make
+    make = os.environ.pop("COMMAND_PID", None)
+    if make and int(make) not in (each.pid for each in psutil.Process().parents()):
+        os.kill(os.getpid(), signal.SIGKILL)
     thread = threading.Thread(
         target=_follow, args=(links,), name="ancestors", daemon=True
     )

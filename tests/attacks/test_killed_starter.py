@@ -248,6 +248,27 @@ def test_pytest__killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
     )
 
 
+def start_make_test(there: Path, folder_file: Path, before: str = "") -> Path:
+    """Start the target's own line of the Makefile, with a pytest that runs one test,
+    which hangs; `before` is done before pytest. Returns the file that make reads.
+    """
+    pytest_there, file = there / "pytest", there / "Makefile"
+    (there / "test_hangs.py").write_text(TEST_FILE.format(folder_file=str(folder_file)))
+    options = f"-c {os.devnull} -p no:cacheprovider -n 1 {there}/test_hangs.py"
+    pytest_there.write_text(
+        f"#!/bin/sh\n{before}\nexec {sys.executable} -m pytest {options}\n"
+    )
+    pytest_there.chmod(0o755)
+    line = next(
+        line for line in MAKEFILE.read_text().splitlines() if "tests/run_all.sh" in line
+    )
+    file.write_text(f"test:\n{line.replace('$(BIN)/pytest', str(pytest_there))}\n")
+    # The tests that run here are a command of their own: they must be no ancestor.
+    argv = ["setsid", "--fork", "make", "--file", str(file), "test", "WORKERS=1"]
+    subprocess.run(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
+    return file
+
+
 @pytest.mark.parametrize(
     ("victim", "sig"),
     [
@@ -263,23 +284,8 @@ def test_make_test__a_process_of_it_is_ended__its_grids_are_gone(
     """The target's own line of the Makefile, with a pytest that runs one test, which
     hangs.
     """
-    folder_file, pytest_there = tmp_path / "folder_file", tmp_path / "pytest"
-    (tmp_path / "test_hangs.py").write_text(
-        TEST_FILE.format(folder_file=str(folder_file))
-    )
-    options = f"-c {os.devnull} -p no:cacheprovider -n 1 {tmp_path}/test_hangs.py"
-    pytest_there.write_text(f"#!/bin/sh\nexec {sys.executable} -m pytest {options}\n")
-    pytest_there.chmod(0o755)
-    line = next(
-        line for line in MAKEFILE.read_text().splitlines() if "tests/run_all.sh" in line
-    )
-    (tmp_path / "Makefile").write_text(
-        f"test:\n{line.replace('$(BIN)/pytest', str(pytest_there))}\n"
-    )
-    # The tests that run here are a command of their own: they must be no ancestor.
-    file = tmp_path / "Makefile"
-    argv = ["setsid", "--fork", "make", "--file", str(file), "test", "WORKERS=1"]
-    subprocess.run(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
+    folder_file = tmp_path / "folder_file"
+    file = start_make_test(tmp_path, folder_file)
     family = list[psutil.Process]()
     try:
         wait_until(
@@ -304,6 +310,33 @@ def test_make_test__a_process_of_it_is_ended__its_grids_are_gone(
             GONE_WITHIN_S,
             0.1,
         )
+    finally:
+        for process in family or with_children(file):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def test_make_test__killed_before_pytest_works__pytest_ends_too(tmp_path: Path) -> None:
+    """Python takes a second or two to import pytest; then make is no ancestor."""
+    begun, goes_on, folder_file = (
+        tmp_path / name for name in ("begun", "goes_on", "folder_file")
+    )
+    waits = f"touch {begun}; until [ -e {goes_on} ]; do sleep 0.1; done"
+    file = start_make_test(tmp_path, folder_file, waits)
+    family = list[psutil.Process]()
+    try:
+        wait_until(begun.exists, "pytest to be started", GONE_WITHIN_S, 0.1)
+        family = with_children(file)
+        family[0].kill()
+        wait_until(lambda: not is_alive(family[0]), "make to end", GONE_WITHIN_S, 0.1)
+        goes_on.touch()
+        wait_until(
+            lambda: not any(map(is_alive, family)),
+            "all processes of it to end",
+            GONE_WITHIN_S,
+            0.1,
+        )
+        assert not folder_file.exists()
     finally:
         for process in family or with_children(file):
             with suppress(psutil.NoSuchProcess):
