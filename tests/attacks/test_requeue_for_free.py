@@ -2,7 +2,8 @@
 shows only the last run.
 
 This site has no job_submit.lua, and no accounting (in `make attacks` also with it).
-Beside the owner, an administrator requeues jobs.
+Beside the owner, an administrator requeues jobs. A resize begins no new run, but a new
+part for SLURM's completion hook.
 """
 
 import time
@@ -190,3 +191,23 @@ def test_requeue__by_the_job_itself_without_end__gets_what_was_paid_for_and_no_m
     assert row_of(grid, job_id).elapsed_s >= PAID_MIN * 60
     assert time.monotonic() - began_s < deadline(300)
     assert "SlurmCompleted" in journal(grid, job_id)
+
+
+def test_resize__owner_cancels_the_job_after_it__all_of_its_seconds_are_billed(
+    grid: Grid, customer: Account
+) -> None:
+    """SLURM shows our hook 0 s at the resize, and then the seconds since it."""
+    job_id = grid.submit_script(
+        customer, "#!/bin/bash\nsleep 600\n", minutes=PAID_MIN, tasks=2, cpusPerTask=5
+    )
+    slurm_id = running(grid, job_id)
+    wait_for_seconds(grid, slurm_id, 12)
+    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "NumNodes=1")
+    as_customer(grid, customer, "scancel", str(slurm_id))
+    job = wait_for_end(grid, job_id, PATIENCE_S)
+    assert job.status is ChainStatus.CANCELLED
+    assert row_of(grid, job_id).elapsed_s >= 12
+    assert [state for state, _ in seconds_of_runs(grid, slurm_id)] == [
+        "RESIZING",
+        "CANCELLED",
+    ]
