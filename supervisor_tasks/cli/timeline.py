@@ -80,6 +80,11 @@ def _ended(details: Mapping[str, Any]) -> str:
     return f"{text}; earlier runs took {span(details['earlier_s'])}"
 
 
+def _earlier_runs(details: Mapping[str, Any]) -> str:
+    seconds = [elapsed_s for elapsed_s, _ in details.get("ends", ())]
+    return f"earlier runs took {plain(seconds)} s"
+
+
 def _seen(verb: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda details: f"seen {details.get('seen') or verb}"
 
@@ -120,10 +125,7 @@ EVENT_TEXTS: dict[str, EventText] = {
     ),
     "SlurmPendingObserved": ("slurm", _seen("waiting")),
     "SlurmRunningObserved": ("slurm", _seen("RUNNING")),
-    "EarlierRunsTold": (
-        "plugin",
-        lambda details: f"earlier runs took {plain(details.get('ends_s'))} s",
-    ),
+    "EarlierRunsTold": ("plugin", _earlier_runs),
     "EarlierRunsAwaited": (
         "slurm",
         _fixed("ended it; the seconds of earlier runs are not known yet"),

@@ -18,10 +18,12 @@ from supervisor_tasks.cli.timeline import (
     next_of,
     outcome_text,
 )
-from supervisor_tasks.jobs.events import STORED_NAMES
+from supervisor_tasks.jobs.events import STORED_NAMES, EarlierRunsReported, stored_name
 from supervisor_tasks.jobs.model import JOB_EFFECTS, State
+from supervisor_tasks.jobs.runs import RunEnd
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger import operator_log
+from supervisor_tasks.ledger.mapping import event_to_json
 from tests.support.golden_cases import JOB, NOW, entry, story
 
 
@@ -126,6 +128,14 @@ def test_lines__end_of_the_last_run__has_no_minutes_as_all_runs_are_paid(
         NOW, "journal", "SlurmCompleted", outcome=outcome, earlier_s=earlier_s
     )
     assert texts(ended) == [told]
+
+
+def test_lines__earlier_runs_that_the_hooks_reported__have_their_seconds() -> None:
+    reported = EarlierRunsReported(
+        (RunEnd(50, 1_700_000_000), RunEnd(6, 1_700_000_100))
+    )
+    told = entry(NOW, "journal", stored_name(reported), **event_to_json(reported))
+    assert texts(told) == ["earlier runs took 50, 6 s"]
 
 
 def test_callback__its_event__is_told_in_the_wide_form_only() -> None:
