@@ -9,6 +9,7 @@ stream lasts, and a probe needs no stream.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
+from operator import methodcaller
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -415,8 +416,7 @@ def _parsed(kind: type[M], raw: bytes) -> M:
         ) from error
 
 
-def _serialized(message: Message) -> bytes:
-    return message.SerializeToString()
+_serialized = methodcaller("SerializeToString")
 
 
 def _acknowledged(_: Any) -> None:

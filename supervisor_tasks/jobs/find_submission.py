@@ -10,6 +10,7 @@ cannot be known, an exception is in its place.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import TypeVar
 
 import structlog
@@ -431,16 +432,12 @@ def _in_slurm(
         if isinstance(seen, Exception):
             results[job_id] = seen
             continue
-        records = SlurmRecords(sorted(seen, key=_by_id), listed)
+        records = SlurmRecords(sorted(seen, key=attrgetter("slurm_id")), listed)
         refused_ago_s = rejected.get(job_id, [inf])[0]
         results[job_id] = records.without(
             failed.get(job_id, ()), refusals=refused_ago_s <= ages[job_id]
         )
     return results
-
-
-def _by_id(record: JobRecord) -> SlurmId:
-    return record.slurm_id
 
 
 def _traces(

@@ -24,10 +24,6 @@ class Codec(Generic[Value]):
     decode: Callable[[str], Value]
 
 
-def _flag(stored: str) -> bool:
-    return stored == "true"
-
-
 def _optional_int(stored: str) -> int | None:
     return int(stored) if stored else None
 
@@ -35,7 +31,7 @@ def _optional_int(stored: str) -> int | None:
 TEXT: Codec[str] = Codec(str, str)
 INT: Codec[int] = Codec(str, int)
 FLOAT: Codec[float] = Codec(repr, float)
-FLAG: Codec[bool] = Codec(lambda value: "true" if value else "false", _flag)
+FLAG: Codec[bool] = Codec(lambda value: "true" if value else "false", "true".__eq__)
 OPTIONAL_INT: Codec[int | None] = Codec(
     lambda value: "" if value is None else str(value), _optional_int
 )

@@ -83,7 +83,7 @@ class Offer:
         """A digest that is equal for equal offers. Nodes have no names on the grid, so
         their order does not matter.
         """
-        machines = sorted(map(asdict, self.machines), key=_by_values)
+        machines = list(map(asdict, sorted(self.machines)))
         return digest([machines, asdict(self.prices), self.labels])
 
     def plain(self) -> dict[str, Any]:
@@ -103,10 +103,6 @@ def digest(document: Any) -> str:
     """Return a short name for a document. No other document has the same one."""
     written = json.dumps(document, sort_keys=True).encode()
     return hashlib.sha256(written).hexdigest()[:32]
-
-
-def _by_values(machine: dict[str, int]) -> list[int]:
-    return list(machine.values())
 
 
 def machines_digest(machines: Sequence[Machine]) -> str:
