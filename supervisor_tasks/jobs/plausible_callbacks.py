@@ -38,10 +38,11 @@ def plausible_ids(
     cluster, ledger = context.slurm.cluster, context.ledger
     controller, now_s = cluster.controller(), cluster.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
-    recognised_id = 0
-    if controller.next_id:
-        recognised_id = ledger.highest_recognised_id()
-    highest = highest_given(controller.next_id, recognised_id, named)
+    listed: Collection[SlurmId] = ()
+    if not controller.next_id:
+        listed = cluster.list_all()
+    recognised_id = ledger.highest_recognised_id()
+    highest = highest_given(controller.next_id, recognised_id, listed)
     given_ids = GivenIds(
         highest, controller.runs_for_s(now_s), ledger.recognised_as(named)
     )
@@ -55,14 +56,13 @@ def plausible_ids(
     return plausible
 
 
-def highest_given(next_id: int, recognised_id: int, named: Collection[SlurmId]) -> int:
-    """The highest id that SLURM can have given. If slurmctld does not show its next id
-    (0), any id in a callback may have been given. `recognised_id` is the highest id
-    under which a look has recognised a job. Pure.
+def highest_given(next_id: int, recognised_id: int, listed: Collection[SlurmId]) -> int:
+    """The highest id that SLURM is known to have given. `next_id` is slurmctld's next
+    one, 0 where it is not shown, as over slurmrestd: then `listed` has the ids of all
+    jobs that slurmctld remembers. `recognised_id` is the highest id under which a look
+    has recognised a job. Pure.
     """
-    if next_id:
-        return max(next_id - 1, recognised_id)
-    return max(named, default=recognised_id)
+    return max(next_id - 1, recognised_id, *listed)
 
 
 @dataclass(frozen=True, slots=True)

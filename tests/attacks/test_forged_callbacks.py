@@ -3,7 +3,7 @@ cut off is submitted again, and is not parked because of them. And callbacks abo
 that are over, which ask for looks at SLURM.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,6 +17,8 @@ from supervisor_tasks.jobs.events import ChainStatusObserved, SubmitStarted, Sub
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.slurm.cluster import Cluster
+from supervisor_tasks.slurm.rest import RestCluster
 from tests.support.submitting import PATHS, SubmissionEnv
 
 SAID = (
@@ -27,18 +29,23 @@ SAID = (
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(accounting=True) as world:
+    with SubmissionEnv.running(accounting=True, rest=True) as world:
         yield world
 
 
-ALONE = pytest.param(None, id="slurmctld alone")
+ALONE, ACCOUNTING, SLURMRESTD = "slurmctld alone", "accounting", "slurmrestd"
 
 
-@pytest.fixture(params=[ALONE, pytest.param("/usr/bin/sacct", id="accounting")])
+@pytest.fixture(params=[ALONE, ACCOUNTING, SLURMRESTD])
 def site(
     world: SubmissionEnv, request: pytest.FixtureRequest
 ) -> Iterator[WorkerContext]:
-    site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
+    clusters: dict[str, Callable[[], Cluster | RestCluster]] = {
+        ALONE: lambda: world.cluster(paths=PATHS),
+        ACCOUNTING: lambda: world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")),
+        SLURMRESTD: world.rest_cluster,
+    }
+    site = world.site(clusters[request.param]())
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
@@ -60,8 +67,12 @@ def called(world: SubmissionEnv, job_id: JobId, slurm_id: int) -> None:
             )
 
 
-def next_id(site: WorkerContext) -> int:
-    return site.slurm.cluster.controller().next_id
+def next_id(world: SubmissionEnv) -> int:
+    """The id of SLURM's next job, which slurmrestd does not show."""
+    cluster = world.cluster()
+    shown = cluster.controller().next_id
+    cluster.close()
+    return shown
 
 
 def recognised(world: SubmissionEnv, site: WorkerContext) -> SlurmId:
@@ -92,7 +103,9 @@ def test_submission__called_under_an_id_never_given_to_the_job__is_made_again(
     assert world.in_slurm(job_id) == [queued.slurm_id]
 
 
-@pytest.mark.parametrize("site", [ALONE], indirect=True)  # accounting forgets nothing
+@pytest.mark.parametrize(  # accounting forgets nothing
+    "site", [ALONE, SLURMRESTD], indirect=True
+)
 def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operator(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
@@ -102,7 +115,7 @@ def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operat
     world.processes.kill(world.processes.find("slurmctld"))
     world.slurm.start_controller()
     job_id = cut_off(world, site)
-    called(world, job_id, next_id(site))
+    called(world, job_id, next_id(world))
     wait_until(
         lambda: "a plugin called with" in world.parked(site, job_id),
         "the job to be parked",

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import pytest
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
@@ -44,15 +46,16 @@ def test_can_be_given__below_one_or_above_the_maximum__is_false(
 
 
 @pytest.mark.parametrize(
-    ("next_id", "recognised_id", "named", "highest"),
+    ("next_id", "recognised_id", "listed", "highest"),
     [
-        (101, 90, {SlurmId(500)}, 100),
-        (101, 120, {SlurmId(500)}, 120),  # a killed slurmctld gives ids again
-        (0, 90, {SlurmId(500), SlurmId(400)}, 500),
-        (0, 90, set(), 90),  # all ids in the callbacks are above MaxJobId
+        (101, 90, (), 100),
+        (101, 120, (), 120),  # a killed slurmctld gives ids again
+        (0, 90, [SlurmId(95), SlurmId(94)], 95),
+        (0, 90, [SlurmId(80)], 90),
+        (0, 0, (), 0),
     ],
 )
-def test_highest_given__ids_of_slurm_and_of_callbacks__prefers_those_of_slurm(
-    next_id: int, recognised_id: int, named: set[SlurmId], highest: int
+def test_highest_given__next_id_or_the_list_of_jobs__is_the_highest_of_all(
+    next_id: int, recognised_id: int, listed: Sequence[SlurmId], highest: int
 ) -> None:
-    assert highest_given(next_id, recognised_id, named) == highest
+    assert highest_given(next_id, recognised_id, listed) == highest
