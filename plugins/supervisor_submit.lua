@@ -332,7 +332,9 @@ function supervisor.modify(request, job, modify_uid)
         return slurm.SUCCESS
     end
     local asks = request.user_id == modify_uid and request.user_name or ""
-    if is_customer(asks) or (job.comment or ""):match("^supervisor %S+$") then
+    -- The request names another user than the one who sends it: he may be a customer, and the job a nested one.
+    local makes_paid = asks == "" and says_paid(request.comment or "")
+    if is_customer(asks) or makes_paid or (job.comment or ""):match("^supervisor %S+$") then
         slurm.log_info("supervisor: refused a change of job %d by its owner %s", job.job_id, asks)
         return slurm.ESLURM_ACCESS_DENIED
     end

@@ -67,8 +67,9 @@ local function submit(comment, changed, uid)
     local code = supervisor.submit(with_floats(job), (uid or 7) + 0.0)
     print(code == 0 and "taken: " .. tostring(job.comment) or (log[1]:match("^supervisor: (.-):")))
 end
-local function modify(asks, uid, owner, comment)
-    local request, job = {{ user_id = uid, user_name = asks }}, {{ job_id = 1, user_id = owner, comment = comment }}
+local function modify(asks, uid, owner, comment, claimed, new_comment)
+    local request = {{ user_id = claimed or uid, user_name = asks, comment = new_comment }}
+    local job = {{ job_id = 1, user_id = owner, comment = comment }}
     print(supervisor.modify(with_floats(request), with_floats(job), uid + 0.0) == 0 and "changed" or "refused")
 end
 {calls}
@@ -482,6 +483,26 @@ def test_script__change_of_a_job__is_refused_to_its_owner(
     script: Script, asks: str, uid: int, owner: int, comment: str, said: str
 ) -> None:
     assert script.run(f'modify("{asks}", {uid}, {owner}, "{comment}")') == [said]
+
+
+@pytest.mark.parametrize(
+    ("asks", "claimed", "comment", "said"),
+    [
+        ("root", 0, "supervisor x", "refused"),
+        ("root", 0, "supervisor", "refused"),
+        ("", 4294967294, "supervisor x", "refused"),  # NO_VAL: no user at all
+        ("alice", 7, "supervisor x", "changed"),
+        ("root", 0, "x", "changed"),
+    ],
+)
+def test_script__change_by_an_owner_who_gives_another_user__makes_no_job_paid(
+    script: Script, asks: str, claimed: int, comment: str, said: str
+) -> None:
+    """slurmctld keeps the user that the request names. A nested job with the comment of
+    a paid one would admit others.
+    """
+    changes = f'modify("{asks}", 7, 7, "x", {claimed}, "{comment}")'
+    assert script.run(changes) == [said]
 
 
 @pytest.mark.parametrize(
