@@ -34,7 +34,7 @@ FAILS_WITHIN_S = 1
 # The longest run by SLURM's count, for each state that such a job can have. A script that
 # does its work ends as COMPLETED, too, and another job may fail on its node just then: so
 # not longer than a busy node needs.
-_MAX_ELAPSED_S = {"COMPLETED": 60, "CANCELLED": 300}
+_MAX_ELAPSED_S = {"COMPLETED": 10, "CANCELLED": 300}
 _SHOWN = 200  # characters of an answer, in the error
 # job, end ("N/A" of a job that waits), node
 _ENDED = re.compile(r"(\d+)\| *(\S+)\| *(\S+)\| *")

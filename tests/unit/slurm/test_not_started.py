@@ -37,8 +37,8 @@ FIRST = EndedOn("node1", 1795727975)
         ("COMPLETED", 0, 0, True),
         ("COMPLETED", 1, 0, True),
         ("COMPLETED", 2, 0, True),  # a busy node
-        ("COMPLETED", 60, 0, True),
-        ("COMPLETED", 61, 0, False),
+        ("COMPLETED", 10, 0, True),
+        ("COMPLETED", 11, 0, False),
         ("COMPLETED", 1, 256, False),
         ("COMPLETED", 0, 256, False),
         ("CANCELLED", 0, 0, True),
