@@ -76,4 +76,4 @@ def _size_text(size: Size | None) -> str:
     limit = "no time limit of its own"
     if size.limit_min is not None:
         limit = f"limit {size.limit_min} minutes"
-    return f"{size.cpus} CPUs, {size.nodes} nodes, {size.memory_mb} MB, {size.gpus} GPUs, {limit}"
+    return f"{size.cpus} CPUs, {size.nodes} nodes, {size.counted_mb} MB, {size.gpus} GPUs, {limit}"

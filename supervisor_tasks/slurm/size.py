@@ -6,7 +6,7 @@ Samples: tests/data/slurm/squeue-sizes-slurm-22.05.8.txt.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _COUNT = re.compile(
@@ -28,7 +28,8 @@ class Size:
     `reservation` are empty where there is none. `threads` is the number of threads that
     it asks for on each core, `*` for any, as squeue shows it; no other job gets the
     core's other threads. `whole_memory`: it asks for all memory of its nodes, which
-    `memory_mb` shows only once it runs.
+    `memory_mb` shows only once it runs. `memory_mb` is the most that its options may ask
+    for, `counted_mb` what SLURM counts.
     """
 
     limit_min: int | None
@@ -43,6 +44,7 @@ class Size:
     array: bool = False
     threads: str = ""
     whole_memory: bool = False
+    counted_mb: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ def size_of(
         account=_word(account),
         reservation=_word(reservation),
         array=_word(array_task) != "",
+        counted_mb=_whole(amounts.get("mem")),
     )
 
 
