@@ -190,7 +190,10 @@ def end_and_remove(folder: Path) -> None:
 
 def _end_jobs(folder: Path) -> None:
     if any(entry.name == "slurmctld" for entry in Processes(folder).running()):
-        end_jobs(folder, Users(folder))
+        try:
+            end_jobs(folder, Users(folder))
+        except OSError as error:  # their processes are killed like all others
+            (folder / LOG).write_text(f"the jobs did not end: {error!r}\n")
 
 
 if __name__ == "__main__":

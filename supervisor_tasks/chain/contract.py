@@ -4,7 +4,7 @@ the events in their logs.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,6 @@ from supervisor_tasks.chain.rpc.client import (
     RpcUnavailableError,
     require,
 )
-from supervisor_tasks.chain.rpc.endpoint_health import AGREEING
-from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import (
     CancelRequested,
@@ -369,9 +367,6 @@ class Contract:
         return events, unreadable
 
     def _ask_addresses(self) -> Addresses:
-        """Ask the entry point. Raises RpcUnavailableError when two endpoints answer and
-        no two show the same.
-        """
         names = ("jobs", "providerJobQueues", "providerManager")
         calls: list[Call] = [
             _view(self.address, function("MetaScheduler", name).encode())
@@ -383,24 +378,7 @@ class Contract:
             raise WrongChainError(
                 f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}"
             )
-        if isinstance(self.rpc, Endpoints):
-            _require_agreement(words, self.rpc.each(calls))
         return Addresses(self.address, *map(_address, words))
-
-
-def _require_agreement(
-    answers: Sequence[str], shown: Mapping[str, Sequence[Any]]
-) -> None:
-    """Raise RpcUnavailableError when several endpoints have answered, and fewer than two
-    have given these answers.
-    """
-    agreeing = list(shown.values()).count(answers)
-    if len(shown) >= AGREEING > agreeing:
-        raise RpcUnavailableError(
-            f"the RPC endpoints show different contracts behind METASCHEDULER_SMART_CONTRACT: {dict(shown)};"
-            " expected the same from two of them: find out which one is wrong, and take it out of"
-            " METASCHEDULER_ENDPOINT_RPC"
-        )
 
 
 def report_call(job_id: JobId, report: StatusUpdate) -> str:

@@ -842,23 +842,6 @@ def test_claim__emitted_by_another_contract_that_an_endpoint_shows__no_job_is_be
         assert known_jobs(fleet) == {ours}
 
 
-def test_addresses__endpoints_show_different_contracts__names_both_and_asks_again(
-    chain: Chain, engine: Engine, provider: Account, impostor: str
-) -> None:
-    with node_with_impostor(chain, impostor) as (is_lying, lying):
-        is_lying.set()
-        rpc = Endpoints([lying, chain.rpc_url], chain.chain_id)
-        contract = ChainHarness.of(chain, provider, engine, rpc).site.chain.contract
-        with pytest.raises(
-            RpcUnavailableError, match="show different contracts"
-        ) as why:
-            _ = contract.addresses
-        assert impostor[2:] in str(why.value)
-        assert chain.addresses.jobs[2:] in str(why.value)
-        is_lying.clear()
-        assert contract.addresses.jobs == chain.addresses.jobs.lower()
-
-
 @pytest.mark.parametrize("how", ["refuses connections", "never answers"])
 def test_claim__second_endpoint_is_down__goes_on_after_a_while(
     chain: Chain,
