@@ -15,10 +15,10 @@ def guard_process(process: str, *needs: Need) -> None:
     """Remove the secrets from os.environ, so that no child gets them, and turn core
     files off.
 
-    `process` is its name (cli/run_command.py). It deletes what it does not use. Core files are off for its
-    children too. Other processes of the same user can then read neither its memory nor
-    /proc/PID/environ, which still shows the environment of the start; root can. Raises
-    OSError.
+    `process` is its name (cli/run_command.py). It deletes what it does not use. Core
+    files are off for its children too. Other processes of the same user can then read
+    neither its memory nor /proc/PID/environ, which still shows the environment of the
+    start; root can. Raises OSError.
     """
     hide_secrets(process, *needs)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

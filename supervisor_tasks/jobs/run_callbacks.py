@@ -74,8 +74,8 @@ def evidence(callbacks: Iterable[CallbackSeen]) -> list[CallbackRecord]:
 
 
 def proven_ends(callbacks: Iterable[CallbackSeen]) -> list[RunEnd]:
-    """The end of each run, from what callers with the site's key reported. None if the
-    job was resized: the seconds at its end are then those since the resize.
+    """The end of each run, from what callers with the site's key reported. Empty if
+    the job was resized: the seconds at its end are then those since the resize.
     """
     proven = evidence(each for each in callbacks if each.proven)
     if was_resized(proven):
