@@ -15,7 +15,14 @@ import psycopg
 from psycopg.rows import dict_row, scalar_row
 
 from grpc_callbacks.callers import Proof
-from grpc_callbacks.room import CallbackOrigin, LedgerJob, Scope, scope_of
+from grpc_callbacks.room import (
+    MAX_WHEN_OVER,
+    CallbackOrigin,
+    LedgerJob,
+    Scope,
+    most_of_ours,
+    scope_of,
+)
 from supervisor_tasks.config.postgres_url import for_libpq
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.ledger.callbacks_sql import (
@@ -160,6 +167,7 @@ class CallbackStore:
         limits = {
             "cluster": self._cluster,
             "most": self._most[CallbackOrigin.OURS],
+            "most_over": min(self._most[CallbackOrigin.OURS], MAX_WHEN_OVER),
             "again_s": HINT_AGAIN_S,
         }
         places = connection.cursor(row_factory=scalar_row).execute(
@@ -205,11 +213,11 @@ class CallbackStore:
             "slurm_ids": list(slurm_ids),
             "proven": list(proven),
         }
-        most = {"cluster": self._cluster, "most": self._most[CallbackOrigin.OURS]}
+        most = self._most[CallbackOrigin.OURS]
         scopes, room_left = dict[tuple[str, int, bool], Scope](), dict[Scope, int]()
         for found in (
             connection.cursor(row_factory=dict_row)
-            .execute(KNOWN, about | most)
+            .execute(KNOWN, about | {"cluster": self._cluster, "most": most})
             .fetchall()
         ):
             if found["known"]:
@@ -220,8 +228,9 @@ class CallbackStore:
                 found["job_id"], found["slurm_id"], job, proven=found["proven"]
             )
             scopes[found["job_id"], found["slurm_id"], found["proven"]] = scope
-            if scope[0] is CallbackOrigin.OURS:
-                room_left[scope] = self._most[CallbackOrigin.OURS] - found["kept"]
+            if job is not None and scope[0] is CallbackOrigin.OURS:
+                kept_of_job = most_of_ours(job, most, proven=found["proven"])
+                room_left[scope] = kept_of_job - found["kept"]
             elif scope not in room_left:
                 room_left[scope] = self._room_left(connection, scope)
         return [scopes[pair] for pair in pairs], room_left

@@ -27,6 +27,10 @@ MAX_CALLBACKS = {
     CallbackOrigin.UNKNOWN_JOB: 1000,
 }
 
+# Callbacks without a proof that the ledger keeps about one job of ours that is over. They
+# change nothing but that SLURM is asked to cancel a job that still runs.
+MAX_WHEN_OVER = 10
+
 # Callbacks with the same scope are counted together: origin, job, SLURM id, proven.
 Scope = tuple[CallbackOrigin, str, int, bool]
 
@@ -66,3 +70,12 @@ def scope_of(
     if origin is CallbackOrigin.EARLY:
         return origin, job_id, 0, proven
     return origin, "", 0, proven
+
+
+def most_of_ours(job: LedgerJob, most: int, *, proven: bool) -> int:
+    """Return how many callbacks the ledger keeps about that job of ours under its SLURM
+    id, if it keeps `most` about a job that is not over.
+    """
+    if job.state in OVER and not proven:
+        return min(most, MAX_WHEN_OVER)
+    return most

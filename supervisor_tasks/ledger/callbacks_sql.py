@@ -23,6 +23,9 @@ INSERT = f"""{_INSERT}
         %(peer)s, %(proof)s, %(unknown_job)s) {_REPEAT}"""
 # Stores callbacks about jobs of ours under their SLURM ids, as far as there is room for
 # each, and returns the places of these in the arrays. No two may have the same content.
+# About a job that is over, callbacks without a proof have less room: job ids are on
+# chain and SLURM ids are consecutive, so a stranger can name both, and the rows are kept
+# for as long as the job's.
 # `+ 0` keeps the planner from the index of SLURM ids, where it would read all jobs that
 # ever had that id.
 INSERT_OURS = f"""
@@ -40,7 +43,7 @@ INSERT_OURS = f"""
                 SELECT FROM callbacks AS kept WHERE kept.cluster = %(cluster)s AND kept.job_id = said.job_id
                     AND kept.slurm_id = said.slurm_id AND (kept.proof = 'proven') = (said.proof = 'proven') LIMIT %(most)s
             ) AS found
-        ) <= %(most)s
+        ) <= CASE WHEN said.proof <> 'proven' AND jobs.state IN ('SETTLED', 'REFUSED') THEN %(most_over)s ELSE %(most)s END
     ), stored AS (
         {_INSERT}
         SELECT %(cluster)s, job_id, slurm_id, status, duration_s, exit_code, peer, proof, false FROM ours ORDER BY place

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from grpc_callbacks.room import MAX_CALLBACKS, CallbackOrigin
+from grpc_callbacks.room import MAX_CALLBACKS, MAX_WHEN_OVER, CallbackOrigin
 from plugins.channel import SupervisorTarget, open_channel
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.callbacks import (
@@ -102,6 +102,20 @@ def test_callbacks__made_up_ids_of_a_known_job__count_as_those_of_unknown_jobs(
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours, 7)
+
+
+def test_callbacks__made_up_about_a_job_that_is_over__are_few_and_are_acknowledged(
+    site: CallbackSite, port: Port, key_file: Path
+) -> None:
+    over = random_job_id()
+    site.insert_job(over, slurm_id=7, state="SETTLED")
+    with grpc.insecure_channel(port.address) as channel:
+        answers = {answer_to(channel, over, duration=seconds) for seconds in range(60)}
+    assert answers == {grpc.StatusCode.OK}
+    assert site.rows() == MAX_WHEN_OVER
+    with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
+        report(channel, over, duration=60)
+    assert site.rows() == MAX_WHEN_OVER + 1
 
 
 def test_callbacks__made_up_for_a_job_without_an_id__push_out_nothing_that_is_proven(

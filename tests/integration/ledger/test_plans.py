@@ -202,6 +202,7 @@ def callbacks_said(ledger: Ledger) -> None:
         "duration_s": 61,
         "exit_code": 0,
         "most": 1000,
+        "most_over": 10,
         "again_s": 30.0,
         "proven": [False] * len(given),
     }

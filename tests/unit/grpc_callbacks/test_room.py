@@ -2,7 +2,14 @@
 
 import pytest
 
-from grpc_callbacks.room import CallbackOrigin, LedgerJob, origin_of, scope_of
+from grpc_callbacks.room import (
+    MAX_WHEN_OVER,
+    CallbackOrigin,
+    LedgerJob,
+    most_of_ours,
+    origin_of,
+    scope_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +46,19 @@ def test_scope_of__callbacks_that_are_counted_together__are_bounded_together(
     origin, *counted, is_proven = scope_of("0x1", 7, job, proven=proven)
     assert (origin, tuple(counted)) == (origin_of(7, job), counted_together)
     assert is_proven is proven
+
+
+@pytest.mark.parametrize(
+    ("state", "proven", "most", "kept"),
+    [
+        ("RUNNING", False, 1000, 1000),
+        ("SETTLED", True, 1000, 1000),
+        ("SETTLED", False, 1000, MAX_WHEN_OVER),
+        ("REFUSED", False, 1000, MAX_WHEN_OVER),
+        ("SETTLED", False, 3, 3),
+    ],
+)
+def test_most_of_ours__job_is_over_and_callback_without_proof__is_less(
+    state: str, proven: bool, most: int, kept: int
+) -> None:
+    assert most_of_ours(LedgerJob(7, state), most, proven=proven) == kept
