@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from itertools import count
+from itertools import chain, count, filterfalse
+from operator import attrgetter
 
 Address = IPv4Address | IPv6Address
 
@@ -16,6 +17,7 @@ CALLS_OF_A_PEER = 256  # at the same time
 IPV6_NETWORK_BITS = 64  # a machine can use any address of its network
 
 _ARRIVALS = count()
+_PROVEN, _ANSWERED = attrgetter("proven"), attrgetter("answered")
 
 
 @dataclass(eq=False)
@@ -74,7 +76,7 @@ class Connections:
     def admit(self, new: CallerConnection) -> CallerConnection | None:
         """Add a connection; returns the one that the caller must close for it, if any.
 
-        That one is of the same peer if the peer has too many, else of the peer with
+        That one is of the same peer if the peer has too many, else of a peer with
         most. It is never the new one, so that no peer locks out another caller of its
         address.
         """
@@ -83,7 +85,7 @@ class Connections:
         if len(of_peer) >= self._most_of_a_peer:
             given_up = self._least_worth(of_peer)
         elif self._number >= self._most:
-            given_up = self._least_worth(max(self._held.values(), key=len))
+            given_up = self._least_worth(self._largest_peer())
         of_peer.add(new)
         self._number += 1
         if given_up is not None:
@@ -119,6 +121,18 @@ class Connections:
         connection.calls += change
         if connection in self._held.get(connection.origin, ()):
             self._calls[connection.origin] += change
+
+    def _largest_peer(self) -> set[CallerConnection]:
+        """Return the connections of a peer with most; of several such peers, rather one
+        with a connection that never had an answer, then one with a connection that is
+        not proven. The search stops at the first such peer: to compare all connections
+        took 14 ms for each one that a flood opened.
+        """
+        most = max(map(len, self._held.values()))
+        largest = [of_peer for of_peer in self._held.values() if len(of_peer) == most]
+        unanswered = filterfalse(lambda of_peer: all(map(_ANSWERED, of_peer)), largest)
+        unproven = filterfalse(lambda of_peer: all(map(_PROVEN, of_peer)), largest)
+        return next(chain(unanswered, unproven, largest))
 
     def _least_worth(
         self, connections: set[CallerConnection]

@@ -51,6 +51,19 @@ def test_admit__too_many_of_all__the_peer_with_most_gives_one_up() -> None:
     assert len(held) == 4
 
 
+def test_admit__peers_with_equally_many__the_one_of_least_worth_goes() -> None:
+    held = Connections(most=3)
+    reporter, answered, silent = (
+        connection(1, proven=True, answered=True),
+        connection(2, answered=True),
+        connection(3),
+    )
+    for one in (reporter, answered, silent):
+        held.admit(one)
+    assert held.admit(connection(4, answered=True)) is silent
+    assert held.admit(connection(5, answered=True)) is answered
+
+
 def test_admit__of_all_that_were_proven__the_oldest_goes_and_never_the_new_one() -> (
     None
 ):
