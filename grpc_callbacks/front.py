@@ -104,8 +104,10 @@ class Front:
         self._held: dict[CallerConnection, _Caller] = {}
         self._servers: list[asyncio.Server] = []
 
-    async def listen(self, address: str) -> int:
-        """Accept callers at host:port; returns the port. Raises OSError."""
+    async def listen(self, address: str) -> tuple[str, int]:
+        """Accept callers at host:port; returns the first IP address, and the port.
+        Raises OSError.
+        """
         sockets = listening_sockets(address)
         loop = asyncio.get_running_loop()
         for listening in sockets:
@@ -114,7 +116,8 @@ class Front:
                     lambda: _Caller(self), sock=listening, backlog=BACKLOG
                 )
             )
-        return int(sockets[0].getsockname()[1])
+        ip, port = sockets[0].getsockname()[:2]
+        return ip, port
 
     def connection(self, inner_peer: str) -> CallerConnection | None:
         """Return the caller's connection by gRPC's name for the peer; None when the

@@ -376,9 +376,9 @@ class CallbackServer:
         """Listen. Raises OSError when the address is in use or not of this machine."""
         await self._services.update_health()
         await self._server.start()
-        self.port = await self._front.listen(self._address)
+        ip, self.port = await self._front.listen(self._address)
         ask = OwnPort(
-            _reached_by_itself(self._address),
+            _reached_by_itself(ip),
             self.port,
             self._own,
             self._front.connections.own,
@@ -423,11 +423,9 @@ def _acknowledged(_: Any) -> None:
     after(CrashPoint.CALLBACK_ACKNOWLEDGED)
 
 
-def _reached_by_itself(address: str) -> str:
-    """Return the host at which this process reaches its own port at the address."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        is_any_address = not host or ip_address(host).is_unspecified
-    except ValueError:
-        return host
-    return "localhost" if is_any_address else host
+def _reached_by_itself(ip: str) -> str:
+    """Return the host at which this process reaches its own port at that IP address.
+
+    It is not the name in the settings: a DNS that is away would end the process.
+    """
+    return "localhost" if ip_address(ip).is_unspecified else ip

@@ -12,6 +12,7 @@ from collections.abc import (
     MutableMapping,
 )
 from contextlib import asynccontextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ async def site(
     if serve is not None:
         server = await asyncio.start_unix_server(serve, inner)
     front = Front(inner, "grid.example:3000", tls=False, most=most)
-    port = await front.listen("127.0.0.1:0")
+    _, port = await front.listen("127.0.0.1:0")
     made = Site(front, port)
     try:
         yield made
@@ -126,6 +127,18 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
         return await reader.read() == b""
     except ConnectionResetError:
         return True
+
+
+def test_listen__host_is_a_name__tells_the_address_that_the_name_stands_for() -> None:
+    async def listened() -> tuple[str, int]:
+        front = Front("unused", "grid.example:3000", tls=False, most=10)
+        where = await front.listen("localhost:0")
+        front.stop_listening()
+        return where
+
+    ip, port = asyncio.run(listened())
+    assert ip_address(ip).is_loopback
+    assert port > 0
 
 
 def test_front__caller_begins_as_grpc_does__its_bytes_reach_grpc_and_come_back(
