@@ -340,12 +340,16 @@ def _splits(url: str) -> bool:
 
 
 def _is_broker_url(url: str) -> bool:
-    """Return whether kombu can read the URL: the path must be the number of a database,
-    but not for redis+socket.
+    """Return whether kombu can read the URL: the path must be the number of a database.
+
+    With redis+socket it is the socket's path. kombu would take a login for a part of
+    it, and Flower would show the password: raises ValueError.
     """
     if not _splits(url):
         return False
     if url.startswith("redis+socket:"):
+        if "@" in url:
+            raise ValueError("redis+socket:// with the socket's path and no login")
         return True
     return re.fullmatch(r"/?\d*", urlsplit(url).path) is not None
 
@@ -363,7 +367,7 @@ def url_with(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeVal
             raise ValueError(f"a URL that begins with {' or '.join(beginnings)}")
         if not reads(text):
             raise ValueError(
-                "a URL whose host, port and path can be told apart (write other characters as %XX)"
+                "a URL whose login, host, port and path can be told apart (write other characters as %XX)"
             )
         return value
 

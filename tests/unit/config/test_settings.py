@@ -279,7 +279,10 @@ MALFORMED = {
         "modules.sh",
         "the absolute path of a file on the login node",
     ),
-    "LDAP_URL": ("ldap://here:x", "a URL whose host, port and path can be told apart"),
+    "LDAP_URL": (
+        "ldap://here:x",
+        "a URL whose login, host, port and path can be told apart",
+    ),
 }
 
 
@@ -476,6 +479,11 @@ def test_load__many_malformed__one_line_each_all_at_once() -> None:
         assert "\n" not in line
 
 
+def test_load__login_in_the_url_of_a_brokers_socket__is_told_and_not_shown() -> None:
+    (line,) = lines(BROKER_URL="redis+socket://:secret@/run/redis.sock")
+    assert line.endswith("expected redis+socket:// with the socket's path and no login")
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -491,6 +499,7 @@ def test_load__many_malformed__one_line_each_all_at_once() -> None:
         ("BROKER_URL", "redis://:secret@h:port/0"),
         ("BROKER_URL", "redis://:sec[ret@h/0"),
         ("BROKER_URL", "redis://:secret@h/first"),
+        ("BROKER_URL", "redis+socket://:secret@/run/redis.sock"),
         ("SLURM_SSH_PUBLIC_KEY", KEY_FILE.decode()),
         ("SLURM_SSH_PUBLIC_KEY", base64.b64encode(KEY_FILE).decode()),
         ("SLURM_SSH_PUBLIC_KEY", f"{PUBLIC}\n{PUBLIC}"),
