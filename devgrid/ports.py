@@ -88,9 +88,15 @@ def _blocks() -> Iterator[int]:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
+    """Whether a server could listen there, and be reached: a rule of the firewall, such
+    as one for a container that was killed, can lead the port elsewhere.
+    """
+    with socket.socket() as server, socket.socket() as caller:
+        caller.settimeout(1.0)
         try:
-            probe.bind(("127.0.0.1", port))
+            server.bind(("127.0.0.1", port))
+            server.listen()
+            caller.connect(("127.0.0.1", port))
         except OSError:
             return False
     return True

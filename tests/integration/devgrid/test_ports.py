@@ -52,6 +52,22 @@ def test_free_port__in_a_row__are_free_and_given_to_no_other(
     assert (len(reserved), reserved & singles) == (140, set())
 
 
+def test_free_port__server_could_listen_and_not_be_reached__is_given_to_none() -> None:
+    asked = "from devgrid.ports import free_port; print(free_port())"
+    script = (
+        f"sysctl -qw net.ipv4.ip_nonlocal_bind=1; exec {sys.executable} -c '{asked}'"
+    )
+    # without its loopback device, the network reaches no address
+    ended = subprocess.run(
+        ["unshare", "--net", "sh", "-c", script],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout == ""
+    assert "found no block of 50 ports" in ended.stderr
+
+
 def test_free_port__forked__gives_other_ports(allocator: PortAllocator) -> None:
     allocator.take()
     read, write = os.pipe()
