@@ -191,6 +191,11 @@ def settle(
         raise UnusableError(
             f"--status: found {status!r}; expected one of {', '.join(COLD)}"
         )
+    if status.upper() == ChainStatus.PANICKED.name and minutes:
+        raise UnusableError(
+            f"--minutes: found {minutes} with PANICKED; expected 0, because the contract"
+            " lets the customer pay nothing for a panicked job (FAILED has minutes)"
+        )
     cli = cli_context(context)
     found = cli.job(job)
     outcome = Outcome(

@@ -669,6 +669,18 @@ def test_settle__not_confirmed__changes_nothing(run: Run, ledger: Ledger) -> Non
     assert job_of(ledger, 1).state is State.ENDED
 
 
+def test_settle__panicked_with_minutes__is_refused_as_the_contract_bills_none(
+    run: Run, ledger: Ledger
+) -> None:
+    bring_to_queued(ledger, 1)
+    settle = ("job", "settle", job_id(1), "--reason", "x", "--yes", "--minutes")
+    refused = run(*settle, "7", "--status", "panicked", status=2)
+    assert "found 7 with PANICKED; expected 0" in refused.stderr
+    assert job_of(ledger, 1).state is State.QUEUED
+    run(*settle, "0", "--status", "PANICKED")
+    assert job_of(ledger, 1).state is State.ENDED
+
+
 def test_settle__absurd__is_refused(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(2), claim(2)))
