@@ -208,7 +208,10 @@ class Settings(BaseSettings):
     claim_batch: int = Field(200, gt=0)
     """The most transactions of one purpose that a worker sends at once."""
     claim_max_waiting: int = Field(1000, gt=0)
-    """How many claimed jobs may wait for SLURM; with more, no job is claimed."""
+    """How many claimed jobs may wait for SLURM; with more, no job is claimed. Jobs that
+    their owners hold do not count; one customer's fill CLAIM_CUSTOMER_SHARE of it at
+    most.
+    """
     claim_customer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
     """The share of CLAIM_MAX_WAITING that one customer's waiting jobs can take."""
     allow_clusters_to_share_a_wallet: bool = False
