@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ default_ulimits = ["nofile=1000:1000", "nproc=1000:1000"]
 runtime = "runc"
 """
 BUILD_TIMEOUT_S = 1800.0
+# $0 is a filter of podman's, $1 the name of a network or nothing.
+REMOVE_AT_THE_END = """
+cat > /dev/null
+left=$(podman ps --all --quiet --filter "$0")
+[ -z "$left" ] || podman rm --force --depend --volumes --time 0 $left
+[ -z "$1" ] || podman network rm --force "$1"
+"""
 
 
 def engine(
@@ -68,6 +76,25 @@ def engine(
             f"{program} {' '.join(map(str, words))}: status {done.returncode}\n{done.stdout}{done.stderr}"
         )
     return done.stdout
+
+
+@contextmanager
+def removing(which: str, network: str = "") -> Iterator[None]:
+    """Remove the containers that podman's filter `which` finds, and the network, at the
+    end: also when this process is killed, as its pipe ends then, too. Containers that
+    stay would keep the ports that they published: the kernel leads them there.
+    """
+    keeper = subprocess.Popen(
+        ["/bin/sh", "-c", REMOVE_AT_THE_END, which, network],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        keeper.communicate(timeout=deadline(120))
 
 
 def exists(image: str) -> bool:
@@ -147,7 +174,8 @@ class Containers:
 
     def __init__(self, folder: Path) -> None:
         self._prefix = f"{folder.name}-{os.getpid()}"
-        self._names: list[str] = []
+        self._after = ExitStack()
+        self._after.enter_context(removing(f"name=^{self._prefix}-"))
         self._secrets = folder / "secrets"
         self._secrets.mkdir()
         self._secrets.chmod(0o755)
@@ -172,7 +200,6 @@ class Containers:
         capability; returns its name.
         """
         full = f"{self._prefix}-{name}"
-        self._names.append(full)
         argv = [
             "run",
             "--detach",
@@ -264,7 +291,4 @@ class Containers:
 
     def remove(self) -> None:
         """Remove all of them."""
-        for name in reversed(self._names):
-            engine(
-                "podman", "rm", "--force", "--volumes", "--time", "1", name, check=False
-            )
+        self._after.close()

@@ -23,7 +23,7 @@ from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from devgrid.tls import HOST_OF_CONTAINERS, Certificates
 from supervisor_tasks.config import ssh_keys
-from tests.images.containers import IMAGE, POSTGRES, PROMETHEUS, REDIS, engine
+from tests.images.containers import IMAGE, POSTGRES, PROMETHEUS, REDIS, engine, removing
 
 PODMAN_COMPOSE = Path(sys.executable).with_name("podman-compose")
 IN_CONTAINER = "/etc/grid-supervisor"
@@ -123,10 +123,8 @@ class Stack:
         self._after = ExitStack()
         # as compose names it; the proxies listen at its gateway
         self._network = f"{self.project}_default"
+        self._after.enter_context(removing(f"network={self._network}", self._network))
         engine("podman", "network", "create", self._network)
-        self._after.callback(
-            engine, "podman", "network", "rm", "--force", self._network, check=False
-        )
         # The gateway's address is there while a container is in the network.
         holder = f"{self.project}-network"
         words = [
@@ -139,17 +137,6 @@ class Stack:
             "infinity",
         ]
         engine("podman", "run", "--detach", *words)
-        self._after.callback(
-            engine,
-            "podman",
-            "rm",
-            "--force",
-            "--volumes",
-            "--time",
-            "0",
-            holder,
-            check=False,
-        )
         self.prometheus = f"127.0.0.1:{free_port()}"
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         subprocess.run([self.folder / "new-secrets.sh"], check=True)
