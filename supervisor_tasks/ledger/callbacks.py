@@ -275,7 +275,7 @@ class CallbackReader:
     def jobs_proven_as(
         self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int]
     ) -> set[JobId]:
-        """The jobs for which a caller who proved himself reported one of the statuses,
+        """The jobs for which a caller that proved itself reported one of the statuses,
         out of these jobs under these SLURM ids.
         """
         return self._jobs_reported(slurm_ids, statuses, CALLBACKS.c.proof == PROVEN)

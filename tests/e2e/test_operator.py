@@ -40,7 +40,7 @@ esac
 exec /usr/bin/scontrol "$@"
 """
 
-# who finds no slurmctld tries for half of it, and ten tries go before the alarm
+# a command that finds no slurmctld tries for half of it, and ten tries go before the alarm
 FAST = ("MessageTimeout=4",)
 
 

@@ -94,7 +94,7 @@ def serving(node: Picky) -> Iterator[Picky]:
     class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = node.answer(self.rfile.read(int(self.headers["Content-Length"])))
-            with suppress(OSError):  # who asked has heard enough
+            with suppress(OSError):  # the caller has heard enough
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()

@@ -812,7 +812,7 @@ def test_search__two_found__the_oldest_is_adopted_and_the_other_cancelled(
 def test_search__finds_nothing_however_slow_slurm_is__is_over_before_its_lease(
     world: SubmissionEnv, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command may take as long as its time-out: who is only slow is not parked."""
+    """Each command may take as long as its time-out: a slow one is not parked."""
     sacct = world.processes.folder / "sacct"
     sacct.write_text("#!/bin/sh\n")  # knows nothing
     sacct.chmod(0o755)
@@ -933,7 +933,7 @@ def test_list_all__hostile_names__forge_nothing(
     } == {slurm_id: theirs[slurm_id] for slurm_id in again}
 
 
-# --- who stands still -----------------------------------------------------------------
+# --- a worker that stands still -------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Wake-ups on a real Redis: no second message for what still waits, and one for all who
-want a task at about the same time.
+"""Wake-ups on a real Redis: no second message for what still waits, and one for all
+callers that want a task at about the same time.
 """
 
 import json

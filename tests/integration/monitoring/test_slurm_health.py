@@ -44,7 +44,7 @@ from tests.support.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv, 
 from tests.support.transports import rest_in_chaos
 
 SLURM_CONF = (
-    "MessageTimeout=2",  # who finds no slurmctld tries for half of it
+    "MessageTimeout=2",  # without slurmctld, a command tries for half of it
     "PartitionName=main-large Nodes=node2",
     "PartitionName=mai Nodes=node1 Hidden=YES",
 )

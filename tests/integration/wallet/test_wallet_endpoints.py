@@ -109,7 +109,7 @@ def dripping(headers: bytes) -> Iterator[str]:
                 self.request.sendall(headers)
                 while not ended.wait(0.05):
                     self.request.sendall(b" ")
-            except OSError:  # who asked has hung up
+            except OSError:  # the caller has closed the connection
                 return
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Drip) as server:

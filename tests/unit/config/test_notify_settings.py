@@ -1,5 +1,5 @@
 """The settings of the messages about alarms: their forms, what belongs together, and
-who keeps their secrets.
+which processes keep their secrets.
 """
 
 from datetime import time
