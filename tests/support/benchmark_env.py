@@ -61,6 +61,7 @@ BODIES = {
 
 
 def body_of(name: str) -> str:
+    """The script of a benchmark that acts as its name says."""
     return f"#!/bin/bash\n{BODIES[name].format(slow_s=round(deadline(SLOW_S)))}\n"
 
 
@@ -176,6 +177,9 @@ def until_stage(
 
 
 def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
+    """The rows of the run's results by benchmark. Without any, each benchmark has an
+    empty stage.
+    """
     run = site.ledger.benchmarks.run()
     assert run is not None
     found = {row["benchmark"]: row for row in site.ledger.benchmarks.results(run["id"])}
@@ -214,6 +218,7 @@ def start_worker(
 
 
 def main(config: Path) -> None:
+    """Be a worker that measures until no run is under way."""
     parameters = json.loads(config.read_text())
     ssh = Ssh(
         parameters["address"],
@@ -235,6 +240,7 @@ def main(config: Path) -> None:
 
 
 def finite(labels: Mapping[str, Any]) -> bool:
+    """Whether each label is a text, or a number above 0 that is finite."""
     return all(
         isinstance(value, str) or (math.isfinite(value) and value > 0)
         for value in labels.values()

@@ -92,6 +92,7 @@ def ago(**units: float) -> datetime:
 def job_row(
     job_id: str, state: str, slurm_id: int | None, reason: str | None, **units: float
 ) -> dict[str, Any]:
+    """A row of `supervisor job list`. The units are how long ago the job was made."""
     return {
         "job_id": job_id,
         "state": state,
@@ -510,6 +511,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
 
 
 def entry(at: datetime, source: str, what: str, **details: Any) -> dict[str, Any]:
+    """An entry of a job's timeline."""
     return {"at": at, "source": source, "what": what, "details": details}
 
 
@@ -613,6 +615,7 @@ EXPLORER = "https://explorer.example.org/tx/{hash}"
 def show_job(
     shown: Output, *, details: bool = False, transaction_url: str = ""
 ) -> None:
+    """What `supervisor job show` shows of a job that ended."""
     timeline = story()
     shown.facts(
         facts_of(
@@ -632,6 +635,7 @@ QUEUED = {"benchmark": 0, "chain": 2, "default": 0, "slurm": 310}
 
 
 def a_summary() -> StatusSummary:
+    """The state of a cluster with queued and running jobs and an alarm."""
     alarms = [
         Alarm(
             AlarmName.WALLET_EMPTY,
@@ -683,6 +687,7 @@ FINDINGS = Findings(
 
 
 def an_alarm(shown: Output) -> None:
+    """What `supervisor alarm show` shows of an alarm that is silenced."""
     details = {
         "silent_s": 5530,
         "tries": 41,
@@ -703,6 +708,7 @@ def an_alarm(shown: Output) -> None:
 
 
 def a_cluster(shown: Output) -> None:
+    """What `supervisor cluster show` shows of a cluster that takes no jobs."""
     found = {
         "cluster": "geneva",
         "slurm_cluster": "geneva 1732330000",
@@ -719,6 +725,7 @@ def a_cluster(shown: Output) -> None:
 
 
 def a_sweep(shown: Output) -> None:
+    """What `supervisor sweep show` shows of a sweep with findings."""
     findings = [
         {
             "found": "orphan_running",
@@ -768,6 +775,7 @@ def a_sweep(shown: Output) -> None:
 
 
 def a_transaction(shown: Output, *, mined: bool = False) -> None:
+    """What `supervisor tx show` shows of a transaction that was replaced."""
     hashes = "0x4be1" + "ab" * 30, "0x77aa" + "cd" * 30
     fees = {"max_fee_wei": "33000000000", "priority_fee_wei": "1500000000"}
     times = {
@@ -811,6 +819,7 @@ def a_transaction(shown: Output, *, mined: bool = False) -> None:
 
 
 def a_provider(shown: Output) -> None:
+    """What `supervisor provider show` shows of an approved provider."""
     machine = {"cpus": 64, "gpus": 4, "mem_mb": 512_000}
     prices = {
         "gpu_credits_per_min": "8.5",
@@ -848,6 +857,7 @@ def a_provider(shown: Output) -> None:
 
 
 def a_benchmark_run(shown: Output) -> None:
+    """What `supervisor benchmark show` shows of a run that goes on."""
     nodes = [
         {"name": f"node{n}", "cpus": 64, "gpus": 4, "mem_mb": 512_000} for n in range(4)
     ]
@@ -880,6 +890,7 @@ def a_benchmark_run(shown: Output) -> None:
 
 
 def a_status(shown: Output) -> None:
+    """What `supervisor status` shows of that cluster."""
     show_status(shown, a_summary(), FINDINGS, NOW, wide=False)
 
 
@@ -904,6 +915,7 @@ def a_live_screen(shown: Output, *, brief: bool = False) -> None:
 
 
 def table_of(name: str, *, wide: bool = False) -> Callable[[Output], None]:
+    """A function that shows the list of that name."""
     view, rows = LISTS[name]
     return lambda shown: shown.table(view, rows, NOW, wide=wide)
 

@@ -94,6 +94,7 @@ def _execute(admin: Engine, statement: str) -> None:
 
 
 def emptied(engine: Engine) -> None:
+    """Delete the rows of all tables."""
     with engine.begin() as connection:
         connection.execute(text(f"TRUNCATE {TABLES} CASCADE"))
 
@@ -125,10 +126,12 @@ def through(engine: Engine) -> Execute:
 
 
 def job_id(number: int) -> JobId:
+    """The id of the job with that number."""
     return JobId(f"0x{number:064x}")
 
 
 def claim(number: int) -> Claimed:
+    """The event of the claim of the job with that number, in block 7."""
     return Claimed(
         job_id=job_id(number),
         customer=Address("0x" + "2" * 40),
@@ -160,6 +163,7 @@ def claimed_again(job: Job, block: int) -> Claimed:
 
 
 def bring_to_queued(ledger: Ledger, number: int) -> JobId:
+    """Record the events of a job until SLURM has it, under the id 100 + number."""
     events = (
         claim(number),
         ScriptFetched("echo", ""),

@@ -51,6 +51,7 @@ _config: pytest.Config | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of this plugin."""
     parser.addoption(
         "--slowest-files",
         type=int,
@@ -61,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers, and let SIGINT end the tests."""
     global _config  # the hooks of reports get no config
     _config = config
     if (
@@ -86,6 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
+    """Say how slow the machine is."""
     return f"machine: {slowness():.1f} times as slow as a quiet one; waits may last that much longer"
 
 
@@ -113,6 +116,7 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that has the fixture `transport` over each way to SLURM."""
     if transports.TRANSPORT in metafunc.fixturenames:
         metafunc.parametrize(transports.TRANSPORT, transports.TRANSPORTS, indirect=True)
 
@@ -122,6 +126,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the ways to SLURM that a test does not run over, sort the tests, and
+    mark those that start SLURM or take long.
+    """
     items[:] = [item for item in items if transports.runs(item)]
     items.sort(key=_rank)
     for item in items:
@@ -157,6 +164,7 @@ def _starts_slurm(module: ModuleType) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """Give a test more time on a slow machine."""
     longer = settings._replace(timeout=deadline(settings.timeout * HANGS))
     done: bool = pytest_timeout.pytest_timeout_set_timer(item, longer)
     return done
@@ -167,6 +175,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 
 @pytest.hookimpl(trylast=True)  # after the dot or the letter
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count the seconds of the test's file, and print a failure at once."""
     _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
     # a run that is cut off before its end must show it, too
     if report.failed and (terminal := _terminal()):
@@ -174,14 +183,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
+    """Note that the test runs."""
     _running.add(nodeid)
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Note that the test has ended."""
     _running.discard(nodeid)
 
 
 def pytest_keyboard_interrupt() -> None:
+    """Print the tests that ran when the operator stopped the run."""
     if terminal := _terminal():
         terminal.write_line(f"\nstopped while these ran: {', '.join(sorted(_running))}")
 
@@ -211,6 +223,7 @@ def _terminal() -> pytest.TerminalReporter | None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    """Print a line for each failure, and the slowest files."""
     for report in [
         *terminalreporter.getreports("failed"),
         *terminalreporter.getreports("error"),

@@ -53,13 +53,16 @@ class Port:
 
     @property
     def number(self) -> int:
+        """Its TCP port."""
         return int(self.address.rpartition(":")[2])
 
     @property
     def log(self) -> str:
+        """What it has logged."""
         return (self.processes.logs / f"{self.running.name}.log").read_text()
 
     def memory_mb(self) -> float:
+        """Its resident memory."""
         return float(psutil.Process(self.running.pid).memory_info().rss / 1e6)
 
 
@@ -73,6 +76,7 @@ class CallbackSite:
     certificates: Certificates
 
     def start(self, name: str, host: str = "127.0.0.1", **environment: str) -> Port:
+        """Start a gRPC process with these settings; returns when it answers."""
         address = f"{host}:{free_port()}"
         number = int(address.rpartition(":")[2])
         settings = {
@@ -98,6 +102,7 @@ class CallbackSite:
         }
 
     def number_of(self, query: str, **about: object) -> int:
+        """The number that a query of the database selects; 0 for NULL."""
         with self.engine.connect() as connection:
             return int(connection.scalar(text(query), about) or 0)
 
@@ -106,6 +111,7 @@ class CallbackSite:
         return self.number_of("SELECT count(*) FROM callbacks")
 
     def do(self, statement: str, **about: object) -> None:
+        """Execute a statement in a transaction of its own."""
         with self.engine.begin() as connection:
             connection.execute(text(statement), about)
 
@@ -142,6 +148,7 @@ class CallbackSite:
 
 @contextmanager
 def started_site() -> Iterator[CallbackSite]:
+    """A site with a database and a broker, which end with the block."""
     with private_processes() as processes:
         engine, environment = start_servers(processes)
         try:
@@ -259,6 +266,7 @@ class Crowd:
         return sum(1 for connection in self._sockets if not _is_closed(connection))
 
     def leave(self) -> None:
+        """Close all connections."""
         self._leaving.set()
         if self._sender is not None:
             self._sender.join()

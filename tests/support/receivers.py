@@ -53,6 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: WebhookReceiver
 
     def do_POST(self) -> None:
+        """Store the message, and answer with the status whose turn it is."""
         server = self.server
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         server.requests.append((self.path, dict(self.headers)))

@@ -55,6 +55,7 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
     def SetJobStatus(  # noqa: N802  the method of a gRPC service is named by its protocol
         self, request: SetJobStatusRequest, context: grpc.ServicerContext
     ) -> SetJobStatusResponse:
+        """Store the call, and answer it once `hold` is set."""
         with self._lock:
             self.under_way += 1
             self.most_under_way = max(self.most_under_way, self.under_way)
@@ -76,6 +77,7 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
         request: FetchAuthorizedKeysRequest,  # noqa: ARG002
         context: grpc.ServicerContext,  # noqa: ARG002
     ) -> FetchAuthorizedKeysResponse:
+        """Answer with the authorized keys of every user."""
         return FetchAuthorizedKeysResponse(authorized_keys=self.authorized_keys)
 
     def Check(  # noqa: N802
@@ -83,6 +85,7 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
         request: HealthCheckRequest,
         context: object,  # noqa: ARG002
     ) -> HealthCheckResponse:
+        """Answer that the service works."""
         self.health_asked.append(request.service)
         return HealthCheckResponse(status=HealthCheckResponse.SERVING)
 
@@ -99,6 +102,7 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
 def serving(
     port: int = 0, certificates: Certificates | None = None
 ) -> Iterator[tuple[Supervisor, int]]:
+    """Yields a supervisor and its port, with TLS if there are certificates."""
     server, service = grpc.server(ThreadPoolExecutor(16)), Supervisor()
     add_JobAPIServicer_to_server(service, server)
     add_SshAPIServicer_to_server(service, server)

@@ -83,6 +83,7 @@ class SubmissionEnv:
         rest: bool = False,
         job_submit: bool = False,
     ) -> Iterator["SubmissionEnv"]:
+        """Yields a world with a SLURM, its users and a ledger."""
         with migrated() as (engine, environment), private_processes() as processes:
             users, spool = Users(processes.folder), processes.folder / "spool"
             users.add(CUSTOMER)
@@ -218,6 +219,7 @@ class SubmissionEnv:
         return event.job_id
 
     def effect_id(self, job: JobId, kind: EffectKind = EffectKind.SUBMIT) -> int:
+        """The id of the job's open effect of that kind; 0 without one."""
         query = text(
             "SELECT id FROM effects WHERE job_id = :job AND kind = :kind AND done_at IS NULL"
         )
@@ -307,6 +309,7 @@ class SubmissionEnv:
         return str(error or "")
 
     def journal(self, job: JobId) -> list[str]:
+        """The names of the job's events, in order."""
         with self.engine.connect() as connection:
             query = text("SELECT name FROM events WHERE job_id = :job ORDER BY id")
             return list(connection.scalars(query, {"job": job}))
@@ -431,6 +434,7 @@ class Login:
     @classmethod
     @contextmanager
     def running(cls) -> Iterator["Login"]:
+        """Yields a login node with one user, the customer."""
         with private_processes() as processes:
             users, key = Users(processes.folder), new_key(processes.folder / "key")
             users.add(CUSTOMER)
@@ -445,9 +449,11 @@ class Login:
 
     @property
     def home(self) -> Path:
+        """The customer's home."""
         return self.users.home(CUSTOMER)
 
     def another_sshd(self, name: str, *options: str) -> Sshd:
+        """Start a further sshd for the same users and key, with these options."""
         return Sshd.start(
             self.processes,
             self.users.environment(),
@@ -478,6 +484,7 @@ def start_slurmrestd(
 def rest_cluster_at(
     url: str, key: Path, homes: Path, ca: Path | None = None
 ) -> RestCluster:
+    """A cluster behind slurmrestd at that URL. `key` signs its tokens."""
     client = RestClient(url, ca, connect_timeout_s=deadline(5.0))
     return RestCluster(
         access=RestAccess(
@@ -493,6 +500,10 @@ def rest_cluster_at(
 
 
 def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
+    """The context of a worker with that cluster. It has no chain, and no connection to
+    the grid.
+    """
+
     def no_connection(address: str) -> None:
         raise AssertionError(f"a submission opens no connection to {address}")
 
@@ -507,6 +518,7 @@ def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
 
 
 def nodes_of(cluster: SlurmCluster) -> Nodes | RestNodes:
+    """What asks that cluster for its nodes."""
     if isinstance(cluster, RestCluster):
         return RestNodes(access=cluster.access, partition=cluster.partition)
     own = over_ssh(cluster)
@@ -520,6 +532,7 @@ def nodes_of(cluster: SlurmCluster) -> Nodes | RestNodes:
 
 
 def new_key(file: Path) -> Path:
+    """Make an SSH key without a passphrase in that file."""
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True
     )
@@ -532,6 +545,7 @@ def authorized_keys_command(key: Path) -> list[str]:
 
 
 def main(world: Path, effect_id: int) -> None:
+    """Be a worker that carries out one effect, and end."""
     config = json.loads(world.read_text())
     ssh = Ssh(
         config["address"],

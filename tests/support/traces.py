@@ -64,6 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: TraceReceiver
 
     def do_POST(self) -> None:
+        """Store the spans, and answer with the receiver's status."""
         request = ExportTraceServiceRequest.FromString(
             self.rfile.read(int(self.headers["Content-Length"]))
         )

@@ -26,6 +26,7 @@ IFF_UP = 1  # linux/if.h
 
 
 def set_network(*, up: bool) -> None:
+    """Set the loopback interface of this network namespace up or down."""
     request = struct.pack("16sh14x", b"lo", IFF_UP if up else 0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)

@@ -29,6 +29,7 @@ OPEN_EFFECTS = """
 
 
 def slurm_of(grid: Grid) -> Slurm:
+    """The SLURM of the grid's cluster."""
     assert grid.slurm is not None
     return grid.slurm
 
