@@ -22,6 +22,7 @@ def checked(tmp_path: Path, message: str) -> tuple[int, str]:
     [
         "wallet: cap the replacement fee at the node's limit\n\nWhy, and which test shows it.\n",
         "slurm/squeue: read one field more\n",
+        "logs, cli: tell the ledger everywhere\n",
         "# a comment of git's\ndocs: name the files\n",
         "Merge branch 'a'\n",
         "fixup! wallet: cap the fee\n",
@@ -39,6 +40,7 @@ def test_message__as_the_project_writes_them__is_taken(
         ("wallet: " + "x" * 65 + "\n", "at most 72 characters"),
         ("Cap the fee\n", "an area first"),
         ("wallet: Cap the fee\n", "an area first"),
+        ("wallet,: cap the fee\n", "an area first"),
         ("wallet: cap the fee.\n", "no full stop"),
         ("wallet: cap the fee\nbecause\n", "an empty line"),
         ("", "an area first"),
