@@ -1,6 +1,7 @@
--- SHA-256 (FIPS 180-4) and HMAC (RFC 2104) in plain Lua 5.1, which has no operators for bits: a word is a number below 2^32.
--- It computes the same in Lua 5.2 to 5.4, where a quotient is a float: all numbers here are whole and far below 2^53.
--- What is computed over and over is AND of two words, byte by byte from a table; XOR follows from it: a ^ b = a + b - 2 (a & b).
+-- SHA-256 (FIPS 180-4) and HMAC (RFC 2104) in plain Lua 5.1, which has no operators for bits: a word is a number below
+-- 2^32. It computes the same in Lua 5.2 to 5.4, where a quotient is a float: all numbers here are whole and far below
+-- 2^53. What is computed over and over is AND of two words, byte by byte from a table; XOR follows from it: a ^ b = a +
+-- b - 2 (a & b).
 local unpack = unpack or table.unpack -- Lua 5.2 and later have it in `table` only
 local AND = {}
 for a = 0, 255 do
@@ -117,8 +118,8 @@ local function padded_with(key, byte)
     return (key:gsub(".", function(c) return string.char(xor(c:byte(), byte)) end)) .. string.char(byte):rep(64 - #key)
 end
 
--- HMAC with a key of 64 bytes at most: returns a function that gives a text's code as 64 hex digits. What depends on the key
--- alone is computed once.
+-- HMAC with a key of 64 bytes at most: returns a function that gives a text's code as 64 hex digits. What depends on
+-- the key alone is computed once.
 local function hmac(key)
     local inner = compressed(START, padded_with(key, 0x36), 1)
     local outer = compressed(START, padded_with(key, 0x5c), 1)

@@ -1,33 +1,34 @@
--- A customer's jobs are what the supervisor has submitted, and nothing else. slurmctld runs this for each submission and for
--- each change of a job (job_submit/lua; Lua 5.1 to 5.4, as SLURM was built). It asks no network. plugins/README.md says how it
--- is installed.
+-- A customer's jobs are what the supervisor has submitted, and nothing else. slurmctld runs this for each submission
+-- and for each change of a job (job_submit/lua; Lua 5.1 to 5.4, as SLURM was built). It asks no network.
+-- plugins/README.md says how it is installed.
 --
--- The supervisor proves itself by a token in the job's comment: `... token=N.EXPIRY.CODE`. CODE is the HMAC-SHA256, by a key that
--- only SlurmUser and the supervisor read, of all that a job costs, of who owns it, and of N, the number of this submission of
--- the job: `signed_text` below, and supervisor_tasks/slurm/submit_token.py. A job's number goes up each time, so that no token
--- counts twice, nor one that is older than a token that did. What the token does not tell must be as sbatch leaves it.
+-- The supervisor proves itself by a token in the job's comment: `... token=N.EXPIRY.CODE`. CODE is the HMAC-SHA256, by
+-- a key that only SlurmUser and the supervisor read, of all that a job costs, of who owns it, and of N, the number of
+-- this submission of the job: `signed_text` below, and supervisor_tasks/slurm/submit_token.py. A job's number goes up
+-- each time, so that no token counts twice, nor one that is older than a token that did. What the token does not tell
+-- must be as sbatch leaves it.
 --
 -- The words behind `supervisor:` in each refusal are read by supervisor_tasks/slurm/parsers.py.
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
 local sha256 = dofile(folder .. "/supervisor_sha256.lua")
 
 local MAX_AHEAD_S = 3600 -- a token that expires later was made by a clock that is wrong
--- A number is kept for as long as any token that counts now may still count, and 300 s more: a backup slurmctld on another host
--- may have another clock.
+-- A number is kept for as long as any token that counts now may still count, and 300 s more: a backup slurmctld on
+-- another host may have another clock.
 local REMEMBERED_FOR_S = MAX_AHEAD_S + 300
 local SPARE_LINES = 1000 -- of the file of used tokens, before the script rewrites it
 local CODE_DIGITS = 64
--- SLURM limits comments and names to 1024 characters, but only after this script has seen them. The code of a long text takes
--- long, and slurmctld waits for it.
+-- SLURM limits comments and names to 1024 characters, but only after this script has seen them. The code of a long text
+-- takes long, and slurmctld waits for it.
 local MAX_TEXT = 2048
 local FIRST_ENDED_STATE = 3 -- of slurm.h: PENDING, RUNNING and SUSPENDED come before
 
 local supervisor = {}
 
--- --- settings and keys ---------------------------------------------------------------------------------------------------
+-- --- settings and keys -----------------------------------------------------------------------------------------------
 
--- `name = value` lines; # begins a comment, also behind a value. Read at each submission of a customer, so that a change needs
--- no restart.
+-- `name = value` lines; # begins a comment, also behind a value. Read at each submission of a customer, so that a
+-- change needs no restart.
 local function settings()
     local found = { nested_jobs = "no" }
     local file = assert(io.open(folder .. "/supervisor_submit.conf"))
@@ -59,7 +60,7 @@ local function codes(key_file)
     return found
 end
 
--- --- the numbers that were used ------------------------------------------------------------------------------------------
+-- --- the numbers that were used --------------------------------------------------------------------------------------
 
 local used, used_file, lines, rewritten_at_lines = nil, nil, 0, 0 -- used[job name] = { number, kept until }
 
@@ -89,8 +90,8 @@ local function delete_expired(file_name, entries, now)
     rewritten_at_lines = 2 * lines + SPARE_LINES
 end
 
--- What a slurmctld that has ended, or a script that was loaded before, has left. A last line that was cut off is left out: its
--- job was not taken.
+-- What a slurmctld that has ended, or a script that was loaded before, has left. A last line that was cut off is left
+-- out: its job was not taken.
 local function remember(file_name, now)
     if used_file == file_name then
         return
@@ -110,7 +111,8 @@ end
 
 local function keep(name, number, kept_until, now)
     local entry, file_name = { number, kept_until }, used_file
-    used_file = nil -- until the line is whole: `remember` takes one that was cut off out of the file, before the next is added
+    -- nil until the line is whole: `remember` takes one that was cut off out of the file, before the next is added
+    used_file = nil
     write(file_name, "a", line_of(name, entry))
     used_file = file_name
     used[name], lines = entry, lines + 1
@@ -119,9 +121,10 @@ local function keep(name, number, kept_until, now)
     end
 end
 
--- --- what a token covers -------------------------------------------------------------------------------------------------
+-- --- what a token covers ---------------------------------------------------------------------------------------------
 
--- A value as text, the same in each version of Lua: SLURM gives all numbers as floats, and Lua 5.3 and later write 2.0 for one.
+-- A value as text, the same in each version of Lua: SLURM gives all numbers as floats, and Lua 5.3 and later write 2.0
+-- for one.
 local function text_of(value)
     if type(value) ~= "number" then
         return tostring(value)
@@ -153,18 +156,21 @@ local NOT_GIVEN = { [NO_VAL] = true, [65534] = true }
 -- Texts, and numbers for which 0 means something: sbatch leaves them out.
 local NOT_ASKED_FOR = {
     "account", "admin_comment", "array_inx", "batch_features", "burst_buffer", "clusters", "container", "core_spec",
-    "cores_per_socket", "cpu_freq_gov", "cpu_freq_max", "cpu_freq_min", "cpus_per_tres", "delay_boot", "dependency", "exc_nodes",
-    "extra", "features", "het_job_offset", "licenses", "max_cpus", "max_nodes", "mcs_label", "mem_per_tres",
-    "min_mem_per_node", "min_nodes", "network", "nice", "ntasks_per_core", "ntasks_per_gpu", "ntasks_per_node",
-    "ntasks_per_socket", "ntasks_per_tres", "pn_min_tmp_disk", "prefer", "priority", "qos", "reboot", "req_nodes", "req_switch",
-    "reservation", "shared", "site_factor", "sockets_per_node", "thread_spec", "threads_per_core", "time_min", "tres_bind",
-    "tres_freq", "tres_per_node", "tres_per_socket", "wait4switch", "wckey",
+    "cores_per_socket", "cpu_freq_gov", "cpu_freq_max", "cpu_freq_min", "cpus_per_tres", "delay_boot", "dependency",
+    "exc_nodes", "extra", "features", "het_job_offset", "licenses", "max_cpus", "max_nodes", "mcs_label",
+    "mem_per_tres", "min_mem_per_node", "min_nodes", "network", "nice", "ntasks_per_core", "ntasks_per_gpu",
+    "ntasks_per_node", "ntasks_per_socket", "ntasks_per_tres", "pn_min_tmp_disk", "prefer", "priority", "qos", "reboot",
+    "req_nodes", "req_switch", "reservation", "shared", "site_factor", "sockets_per_node", "thread_spec",
+    "threads_per_core", "time_min", "tres_bind", "tres_freq", "tres_per_node", "tres_per_socket", "wait4switch",
+    "wckey",
 }
 -- Numbers that are 0 when they are left out.
-local ZERO = { "begin_time", "boards_per_node", "contiguous", "end_time", "immediate", "ntasks_per_board", "sockets_per_board" }
+local ZERO = {
+    "begin_time", "boards_per_node", "contiguous", "end_time", "immediate", "ntasks_per_board", "sockets_per_board",
+}
 
--- Whether a job asks for each task's paid CPUs and for nothing else. sbatch writes --cpus-per-task into tres_per_task too, since
--- SLURM 22.11: `cpu:4`, or `cpu=4` in later versions.
+-- Whether a job asks for each task's paid CPUs and for nothing else. sbatch writes --cpus-per-task into tres_per_task
+-- too, since SLURM 22.11: `cpu:4`, or `cpu=4` in later versions.
 local function has_paid_tasks(job)
     local asked = job.tres_per_task
     return asked == nil or asked == "" or tonumber(asked:match("^cpu[:=](%d+)$")) == job.cpus_per_task
@@ -211,20 +217,21 @@ local function same(one, other)
     return difference == 0
 end
 
--- --- what slurmctld asks -------------------------------------------------------------------------------------------------
+-- --- what slurmctld asks ---------------------------------------------------------------------------------------------
 
 -- The Linux user of a customer has the customer's address as a name.
 local function is_customer(user_name)
     return #user_name == 42 and user_name:match("^0[xX]%x+$") ~= nil
 end
 
--- Whether a job's comment says that it is paid for. Only the supervisor's jobs may: a nested job that did would count as a
--- paid one, in which its owner may submit others, and so on without an end.
+-- Whether a job's comment says that it is paid for. Only the supervisor's jobs may: a nested job that did would count
+-- as a paid one, in which its owner may submit others, and so on without an end.
 local function says_paid(comment)
     return comment:match("^supervisor") ~= nil
 end
 
--- Whether this user's job of ours runs now: what a job submits is not told from what its owner submits elsewhere meanwhile.
+-- Whether this user's job of ours runs now: what a job submits is not told from what its owner submits elsewhere
+-- meanwhile.
 local function has_a_running_job(user_id)
     for _, job in pairs(slurm.jobs) do
         if job.user_id == user_id and job.job_state % 256 == 1 and (job.comment or ""):match("^supervisor %S+$") then
@@ -234,8 +241,8 @@ local function has_a_running_job(user_id)
     return false
 end
 
--- Whether SLURM has this job of ours already, and it has not ended. A customer can keep the tokens of several submissions,
--- and each has a higher number.
+-- Whether SLURM has this job of ours already, and it has not ended. A customer can keep the tokens of several
+-- submissions, and each has a higher number.
 local function is_live(name, user_id)
     for _, job in pairs(slurm.jobs) do
         if job.user_id == user_id and job.name == name and job.job_state % 256 < FIRST_ENDED_STATE then
@@ -253,7 +260,8 @@ local function refusal(job)
     end
     local comment, number, expiry, code = (job.comment or ""):match("^(.-) token=(%d+)%.(%d+)%.(%x+)$")
     if not comment then
-        local nested = given.nested_jobs == "yes" and not says_paid(job.comment or "") and has_a_running_job(job.user_id)
+        local nested = given.nested_jobs == "yes" and not says_paid(job.comment or "")
+            and has_a_running_job(job.user_id)
         return not nested and "no token" or nil
     end
     if #code ~= CODE_DIGITS or #comment > MAX_TEXT then
@@ -320,13 +328,14 @@ function supervisor.submit(job, submit_uid)
     if why == nil then
         return slurm.SUCCESS
     end
-    slurm.log_info("supervisor: refused a job of %s: %s (%s)", job.user_name, why, tostring(details or ADVICE[why] or ""))
+    slurm.log_info("supervisor: refused a job of %s: %s (%s)",
+        job.user_name, why, tostring(details or ADVICE[why] or ""))
     slurm.log_user("supervisor: %s: %s", why, ADVICE[why] or "it was not paid for")
     return slurm.ESLURM_ACCESS_DENIED
 end
 
--- A job's owner changes nothing of it (scancel is no change, and SLURM lets only its administrators do so). `request` has
--- the user who asks. Jobs of customers are also known by the comment that the token covers.
+-- A job's owner changes nothing of it (scancel is no change, and SLURM lets only its administrators do so). `request`
+-- has the user who asks. Jobs of customers are also known by the comment that the token covers.
 function supervisor.modify(request, job, modify_uid)
     if modify_uid == 0 or modify_uid ~= job.user_id then
         return slurm.SUCCESS
