@@ -235,7 +235,7 @@ class CallbackWriter:
             self._store.record_heartbeats(names)
             self._heartbeat_s = time.monotonic()
         except Exception:
-            # without heartbeats an alarm calls the operator
+            # without heartbeats the workers raise an alarm
             log.exception("heartbeat_write_failed")
 
 

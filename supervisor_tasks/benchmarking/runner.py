@@ -225,7 +225,7 @@ def _finish(context: WorkerContext, run: BenchmarkRun) -> None:
 
 
 def _update_failure_alarm(context: WorkerContext, run: BenchmarkRun) -> None:
-    """Call the operator for the benchmarks that did not work. Those that a cancelled
+    """Raise the alarm for the benchmarks that did not work. Those that a cancelled
     run has not tried keep their last result.
     """
     failing = context.ledger.benchmarks.failing(run)

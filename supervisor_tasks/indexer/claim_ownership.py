@@ -24,7 +24,7 @@ def drop_foreign_claims(
 ) -> list[ChainEvent]:
     """The events without the claims of another ledger, or another cluster of this one,
     that writes with the same key: their fleets handle them. This ledger remembers those
-    of other ledgers and calls the operator.
+    of other ledgers and raises an alarm.
     """
     ours, others = classify_claims(ledger, contract, happened)
     if others:

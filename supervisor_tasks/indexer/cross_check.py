@@ -141,7 +141,7 @@ def _alarm_of_one_endpoint(
 def _update_disagreement(
     ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]
 ) -> None:
-    """Call the operator when endpoints that answer have disagreed about one transaction
+    """Raise the alarm when endpoints that answer have disagreed about one transaction
     for DISAGREE_S.
     """
     condition = Condition(ledger, AlarmName.ENDPOINTS_DISAGREE, DISAGREE_S)

@@ -28,7 +28,7 @@ class RewindError(PermanentError):
 
 def find_fork(context: WorkerContext, head: int, kept_hashes: dict[int, str]) -> bool:
     """Whether the blocks that were read are unchanged. If not, take back what was read
-    above the fork, or call the operator when the fork is too deep.
+    above the fork, or raise an alarm when the fork is too deep.
     """
     rpc = context.chain.contract.rpc
     top = max(kept_hashes)

@@ -47,7 +47,7 @@ MORE_GAS = 20_000
 
 def anything_to_claim(context: WorkerContext, head: int | None = None) -> bool:
     """Whether the contract has anything for us. Stores our permissions, how many jobs
-    wait to be claimed, and the chain's head if it is known; calls the operator when the
+    wait to be claimed, and the chain's head if it is known; raises an alarm when the
     chain or the wallet has a problem. Raises RpcUnavailableError or
     LedgerUnavailableError (a retry helps), or WrongChainError.
     """

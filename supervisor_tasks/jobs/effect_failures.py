@@ -97,7 +97,7 @@ def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> Non
 
 
 def watch_effects(ledger: Ledger) -> None:
-    """Call the operator for parked effects, and for effects that have failed for long.
+    """Raise alarms for parked effects, and for effects that have failed for long.
     The alarms end when there are none. Late effects are still tried: an outage never
     ends a job.
     """

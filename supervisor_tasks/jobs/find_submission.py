@@ -45,7 +45,7 @@ Ages = Mapping[JobId, float]  # how many seconds ago the submission of each job 
 MAX_UNPARSED_ANSWERS = 3
 # A submission that is cut off is no refusal either. As long as SLURM itself may be the
 # cause, the job is submitted again, without a limit (the effect counts as failing
-# meanwhile, which calls the operator). An answer of slurmctld to our questions proves
+# meanwhile, which raises an alarm). An answer of slurmctld to our questions proves
 # nothing: a slow slurmctld lists jobs and takes none. The proof is that SLURM took
 # other customers' jobs in the same time. After this many cuts, and when SLURM took jobs
 # of more other customers than had a submission cut off, the cause is the job or its

@@ -56,7 +56,7 @@ def _only_waited(job: Job) -> bool:
 def call_operator_for_nodes(
     context: WorkerContext, failed: Mapping[JobId, LaunchFailed]
 ) -> None:
-    """Call the operator for the nodes of these jobs."""
+    """Raise the alarm about the nodes of these jobs."""
     if not failed:
         return
     for job_id, event in failed.items():

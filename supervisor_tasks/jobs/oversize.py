@@ -83,7 +83,7 @@ def call_operator(
     before: Mapping[JobId, Job],
     after: Mapping[JobId, Job],
 ) -> None:
-    """Call the operator for the jobs that these changes stop."""
+    """Raise the alarm about the jobs that these changes stop."""
     stopped = dict[JobId, str]()
     for change in changes:
         if not isinstance(change.event, MoreThanPaid):
@@ -191,7 +191,7 @@ def _answer_or_none(
 
 
 def _watch_unanswered(ledger: Ledger, unanswered: Mapping[str, str], jobs: int) -> None:
-    """Call the operator when SLURM gives no answer for minutes: meanwhile a job can
+    """Raise the alarm when SLURM gives no answer for minutes: meanwhile a job can
     have more than was paid for.
     """
     if unanswered:

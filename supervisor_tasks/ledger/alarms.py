@@ -9,7 +9,7 @@ from typing import Any
 
 
 class AlarmName(StrEnum):
-    """The reasons to call an operator."""
+    """The names of the alarms."""
 
     SLURM_NOT_ANSWERING = "slurm_not_answering"
     SLURM_CLUSTER_MISMATCH = "slurm_cluster_mismatch"

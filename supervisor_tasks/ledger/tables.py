@@ -405,7 +405,7 @@ Table(
     Column("number", BigInteger),
 )
 
-# An alarm that is on, which calls an operator. The row is deleted when its cause is
+# An alarm that is on. The row is deleted when its cause is
 # gone.
 Table(
     "alarms",

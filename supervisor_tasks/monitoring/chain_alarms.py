@@ -37,7 +37,7 @@ QUIET_S = {  # an alarm ends if its cause has not come again for so long
 
 @contextmanager
 def chain_watched(context: WorkerContext) -> Iterator[None]:
-    """Call the operator when the chain has not answered for a while, or an endpoint
+    """Raise an alarm when the chain has not answered for a while, or an endpoint
     serves another chain.
 
     The alarm ends with its cause.

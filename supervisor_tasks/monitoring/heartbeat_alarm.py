@@ -21,7 +21,7 @@ ADVICE = {
 
 
 def check_heartbeats(ledger: Ledger) -> None:
-    """Call the operator for each source that is missing, until its heartbeat is
+    """Raise the alarm for each source that is missing, until its heartbeat is
     back.
     """
     missed = missing_sources(ledger.ticks.ages_s())

@@ -11,7 +11,7 @@ log = structlog.get_logger()
 
 
 def check_alarms(context: WorkerContext) -> None:
-    """Call the operator for effects that are parked or late, and for missing
+    """Raise alarms for effects that are parked or late, and for missing
     heartbeats.
 
     Also delete old callbacks about unknown jobs, and add up the counters.

@@ -51,8 +51,8 @@ def _look(context: WorkerContext) -> bool:
 
 
 def _missed(context: WorkerContext, book: Registrations, why: str) -> None:
-    """Store the reason, and call the operator if no node was found for long. While
-    SLURM does not work, another alarm calls him.
+    """Store the reason, and raise the alarm if no node was found for long. While
+    SLURM does not work, another alarm is on.
     """
     if not slurm_is_healthy(context.ledger):
         book.end_missed()  # the time without a node starts when SLURM works again

@@ -47,7 +47,7 @@ def update_foreign_job_alarm(context: WorkerContext, jobs: Sequence[SqueueRow]) 
 def update_unchecked_token_alarm(
     context: WorkerContext, jobs: Collection[SqueueRow]
 ) -> None:
-    """Call the operator while the comment of a live job shows one of this supervisor's
+    """Raise the alarm while the comment of a live job shows one of this supervisor's
     tokens: slurmctld has not checked that token.
     """
     cluster = context.slurm.cluster

@@ -26,7 +26,7 @@ def update_unreachable_alarm(
     since_s: Mapping[str, float],
     now_s: float,
 ) -> None:
-    """Call the operator for sides that have been unseen for an hour, until a sweep sees
+    """Raise the alarm for sides that have been unseen for an hour, until a sweep sees
     them.
     """
     unseen_s = {

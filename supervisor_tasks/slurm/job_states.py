@@ -83,7 +83,7 @@ _FOR_GOOD = re.compile(
 # state comes when the nodes are free), UPDATE_DB, LAUNCH_FAILED and RECONFIG_FAIL (the
 # job is requeued or has failed), REVOKED (another cluster of a federation has the job).
 # No table has them: the phase is unknown, and the worker looks again. After an
-# hour it calls the operator (jobs/stalled.py).
+# hour it raises an alarm (jobs/stalled.py).
 
 
 def phase(state: str) -> Phase:

@@ -228,7 +228,7 @@ class Wallet:
         return kept
 
     def _next_nonce(self, state: AccountState) -> int:
-        """The first nonce that is neither signed nor mined. Calls the operator if
+        """The first nonce that is neither signed nor mined. Raises the alarm if
         nonces are mined that the ledger has not signed. Raises RpcUnavailableError.
         """
         known = self.book.next_nonce(self.address)
@@ -242,7 +242,7 @@ class Wallet:
     def _alarm_of_too_dear(
         self, writes: Sequence[Write], state: AccountState
     ) -> TooDearError | None:
-        """Call the operator for the first write that costs more than the bound, and
+        """Raise the alarm for the first write that costs more than the bound, and
         return the error; None if there is none.
         """
         for write in writes:
