@@ -30,10 +30,10 @@ STARTS_SLURM = {
 MAX_FIRST = (
     "tests/chaos/test_crashes.py",
     "tests/e2e/test_sweep.py",
-    "tests/integration/jobs/test_submission.py",
+    "tests/integration/jobs/test_submit.py",
     "tests/integration/benchmarking/test_benchmark_limits.py",
     "tests/integration/benchmarking/test_benchmark_runs.py",
-    "tests/integration/accounts/test_accounts.py",
+    "tests/integration/accounts/test_sync.py",
     "tests/chaos",
     "tests/e2e",
     "tests/attacks",

@@ -11,6 +11,59 @@ MIRRORS = ("unit", "integration")
 OF_NO_PACKAGE = {"benchmarks", "devgrid", "docker", "grpc_callbacks", "plugins"}
 # programs and stacks that no other folder uses
 HELPERS_OF_THEIR_OWN = {"support", "chaos", "load", "images"}
+OF_NO_MODULE = {  # why: these files have the name of no module of their package
+    "several modules at work on real parts": {
+        "integration/benchmarking/test_benchmark_jobs.py",
+        "integration/benchmarking/test_benchmark_limits.py",
+        "integration/benchmarking/test_benchmark_runs.py",
+        "integration/cli/test_changes.py",
+        "integration/config/test_starting.py",
+        "integration/indexer/test_reading_logs.py",
+        "integration/jobs/test_hostile_jobs.py",
+        "integration/jobs/test_parking.py",
+        "integration/jobs/test_rest_submission.py",
+        "integration/jobs/test_sizes_untold.py",
+        "integration/jobs/test_submission_batches.py",
+        "integration/messaging/test_worker_start.py",
+        "integration/reconciliation/test_sweep_cost.py",
+        "integration/reconciliation/test_sweeps.py",
+        "integration/slurm/test_whose_job.py",
+    },
+    "several modules by one rule": {
+        "unit/benchmarks/test_fuzz.py",
+        "unit/benchmarks/test_parsers.py",
+        "unit/chain/test_unknown_provider.py",
+        "unit/cli/test_commands.py",
+        "unit/cli/test_golden.py",
+        "unit/config/test_notify_settings.py",
+        "unit/config/test_rest_settings.py",
+        "unit/grpc_callbacks/test_calls.py",
+        "unit/reconciliation/test_slurm_state_loss.py",
+        "unit/slurm/test_answers_versions.py",
+        "unit/slurm/test_submission_limits.py",
+    },
+    "a part of a module": {
+        "integration/config/test_embedded.py",
+        "integration/grpc_callbacks/test_callback_sockets.py",
+        "integration/plugins/test_probe_server.py",
+        "unit/config/test_benchmark_settings.py",
+        "unit/devgrid/test_end_jobs.py",
+        "unit/grpc_callbacks/test_poll_message.py",
+    },
+    "SQL and scripts, which are no modules": {
+        "integration/devgrid/test_setup_scripts.py",
+        "integration/ledger/test_flat.py",
+        "integration/ledger/test_plans.py",
+        "unit/ledger/test_sql.py",
+    },
+    "a page of the documentation or a file of a site": {
+        "integration/plugins/test_sshd_config_of_the_docs.py",
+        "unit/config/test_env_example.py",
+        "unit/ledger/test_connections_of_the_docs.py",
+        "unit/messaging/test_scaling_of_the_chart.py",
+        "unit/plugins/test_installation.py",
+    },
+}
 MAX_CHARACTERS = 80  # of a test's name
 TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
 _PART = "[a-z0-9]+(?:_[a-z0-9]+)*"
@@ -45,6 +98,42 @@ def test_folders__of_unit_and_integration_tests__are_named_after_packages() -> N
 def test_folders__of_integration_tests__have_all_tests_in_a_package() -> None:
     loose = [path.name for path in (TESTS / "integration").glob("test_*.py")]
     assert not loose, f"in no package's folder: {loose}"
+
+
+def _modules_of(folder: str) -> set[str]:
+    """The names in a package, its own included; devgrid's tests share one folder."""
+    of_product = REPOSITORY / "supervisor_tasks" / folder
+    package = of_product if of_product.is_dir() else REPOSITORY / folder
+    below = package.rglob("*") if folder == "devgrid" else package.iterdir()
+    paths = [package, *below]
+    return {path.stem for path in paths if path.is_dir() or path.suffix == ".py"}
+
+
+def _is_of_a_module(path: Path) -> bool:
+    """Whether a file is named as a module of its package, or as one and a subject."""
+    subject = path.stem.removeprefix("test_")
+    modules = _modules_of("/".join(path.relative_to(TESTS).parts[1:-1]))
+    return subject in modules or any(
+        subject.startswith(f"{module}_") for module in modules
+    )
+
+
+def test_files__of_a_package__are_named_as_its_modules_or_listed_with_a_reason() -> (
+    None
+):
+    files = [
+        path
+        for mirror in MIRRORS
+        for path in (TESTS / mirror).glob("*/**/test_*.py")
+        if path.parent.name != "docker"  # no package: what deploys the product
+    ]
+    strange = {
+        str(path.relative_to(TESTS)) for path in files if not _is_of_a_module(path)
+    }
+    listed = set[str]().union(*OF_NO_MODULE.values())
+    assert strange == listed, (
+        f"named as no module: {strange - listed}; listed without need: {listed - strange}"
+    )
 
 
 def test_helpers__of_all_tests__are_in_support() -> None:

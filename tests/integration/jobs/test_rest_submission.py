@@ -1,4 +1,4 @@
-"""What only the way over slurmrestd can meet; test_submission.py has what both ways
+"""What only the way over slurmrestd can meet; test_submit.py has what both ways
 share.
 """
 

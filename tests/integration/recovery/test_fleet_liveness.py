@@ -56,7 +56,7 @@ def signs(chain: Chain, engine: Engine, address: str, tag: bytes) -> list[str]:
     return liveness_evidence(engine, "here", Rpc.at(chain.rpc_url), address, tag)
 
 
-def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
+def test_liveness_evidence__it_wrote_on_chain_lately__is_seen_by_its_mark(
     chain: Chain, engines: list[Engine], provider: Account
 ) -> None:
     one, two = engines
@@ -80,13 +80,15 @@ def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
     assert seconds_since(Rpc.at(chain.rpc_url), block) > WROTE_WITHIN_S
 
 
-def test_signs_of_life__chain_does_not_answer__is_one(engines: list[Engine]) -> None:
+def test_liveness_evidence__chain_does_not_answer__is_one(
+    engines: list[Engine],
+) -> None:
     nowhere = Rpc.at(f"http://127.0.0.1:{free_port()}")
     (sign,) = liveness_evidence(engines[1], "here", nowhere, "0x1", UNKNOWN)
     assert sign.startswith("the chain cannot be looked at")
 
 
-def test_signs_of_life__a_cluster_of_the_same_database__by_its_ticks(
+def test_liveness_evidence__a_cluster_of_the_same_database__by_its_ticks(
     chain: Chain, engines: list[Engine]
 ) -> None:
     two = engines[1]
@@ -104,7 +106,7 @@ def test_signs_of_life__a_cluster_of_the_same_database__by_its_ticks(
     assert signs(chain, two, "0x1", tag) == []
 
 
-def test_signs_of_life__fleet_at_another_database_of_the_server__is_seen_connected(
+def test_liveness_evidence__fleet_at_another_database_of_the_server__is_connected(
     chain: Chain, engines: list[Engine]
 ) -> None:
     one, two = engines
