@@ -127,7 +127,7 @@ def on_worker_ready(**_: object) -> None:
 def start_watchdog(sender: Any, **_: object) -> None:
     """Start the thread that ends the worker when it no longer receives messages."""
     from supervisor_tasks.lifecycle import goes_on
-    from supervisor_tasks.messaging.consumer import start_consumer_watchdog
+    from supervisor_tasks.messaging.consumer_watchdog import start_consumer_watchdog
 
     watchdog_timeout_s = load_or_exit().worker_watchdog_timeout_s
     if watchdog_timeout_s:

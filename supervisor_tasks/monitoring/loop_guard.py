@@ -2,7 +2,7 @@
 when it ends; Kubernetes also asks /livez.
 
 Beat, Flower and `supervisor metrics` have this guard. A worker and the gRPC process
-have guards of their own, which know more (messaging/consumer.py,
+have guards of their own, which know more (messaging/consumer_watchdog.py,
 grpc_callbacks/self_check.py).
 """
 

@@ -1,6 +1,6 @@
 """When a worker is said to receive no messages, and when it is not."""
 
-from supervisor_tasks.messaging.consumer import SAMPLES, ConsumerWatchdog
+from supervisor_tasks.messaging.consumer_watchdog import SAMPLES, ConsumerWatchdog
 
 
 def looks(
