@@ -1,4 +1,6 @@
-"""Calls the operator for work that does not continue by itself."""
+"""What a worker does every few seconds beside its effects: raise alarms for work that does
+not continue by itself, add up the counters, and delete old callbacks.
+"""
 
 import structlog
 
@@ -11,8 +13,7 @@ log = structlog.get_logger()
 
 
 def check_alarms(context: WorkerContext) -> None:
-    """Raise alarms for effects that are parked or late, and for missing
-    heartbeats.
+    """Raise alarms for effects that are parked or late, and for missing heartbeats.
 
     Also delete old callbacks about unknown jobs, and add up the counters.
     """
