@@ -30,10 +30,10 @@ from supervisor_tasks.jobs.effect_failures import (
 )
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import Address, EffectKind
+from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import directory_lock
 from supervisor_tasks.ledger.outbox import OpenEffect, request
-from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 
 if TYPE_CHECKING:
     from supervisor_tasks.accounts.directory import Directory, Session

@@ -12,12 +12,12 @@ from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import Reorganised
 from supervisor_tasks.jobs.model import JobId
+from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.lock_names import cluster_lock
-from supervisor_tasks.ledger.worker_sessions import advisory_lock
 
 log = structlog.get_logger()
 

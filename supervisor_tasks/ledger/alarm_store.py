@@ -1,4 +1,4 @@
-"""Alarms that are on, for the operator, and switches that the operator has set."""
+"""The alarms that are on, for the operator."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import structlog
 from sqlalchemy import Engine, bindparam, delete, exists, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.incidents import clear_incident, open_incident
 from supervisor_tasks.ledger.mapping import sanitize_json
@@ -17,7 +17,6 @@ from supervisor_tasks.ledger.tables import METADATA
 log = structlog.get_logger()
 
 ALARMS = METADATA.tables["alarms"]
-SWITCHES = METADATA.tables["switches"]
 _ALL = (
     select(ALARMS)
     .where(ALARMS.c.cluster == bindparam("cluster"))
@@ -99,45 +98,3 @@ class Alarms:
         with read_connection(self._engine) as connection:
             rows = connection.execute(_ALL, {"cluster": self._cluster})
             return [Alarm(row.name, row.details, row.raised_at) for row in rows]
-
-
-class Switches:
-    """The operator's switches of one cluster."""
-
-    def __init__(self, engine: Engine, cluster: str) -> None:
-        self._engine = engine
-        self._cluster = cluster
-
-    def set(self, switch: Switch, reason: str = "") -> None:
-        """Turn a switch on. The reason is shown to operators."""
-        row = insert(SWITCHES).values(
-            cluster=self._cluster, name=switch.value, reason=reason
-        )
-        upsert = row.on_conflict_do_update(
-            index_elements=["cluster", "name"], set_={"reason": reason}
-        )
-        with self._engine.begin() as connection:
-            connection.execute(upsert)
-
-    def unset(self, switch: Switch, reason: str | None = None) -> None:
-        """Turn a switch off. With a reason, only if it is on for this reason."""
-        deletion = delete(SWITCHES).where(*self._here(switch))
-        if reason is not None:
-            deletion = deletion.where(SWITCHES.c.reason == reason)
-        with self._engine.begin() as connection:
-            connection.execute(deletion)
-
-    def is_set(self, switch: Switch) -> bool:
-        """Whether the switch is on."""
-        return self.reason(switch) is not None
-
-    def reason(self, switch: Switch) -> str | None:
-        """The reason why the switch is on; None when it is off."""
-        with read_connection(self._engine) as connection:
-            found: str | None = connection.scalar(
-                select(SWITCHES.c.reason).where(*self._here(switch))
-            )
-        return found
-
-    def _here(self, switch: Switch) -> tuple[Any, ...]:
-        return SWITCHES.c.cluster == self._cluster, SWITCHES.c.name == switch.value

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from supervisor_tasks.config.embedded_servers import database_url
@@ -19,6 +19,7 @@ from supervisor_tasks.ledger.driver import CONNECTING, process_name, unavailable
 # it also has the lock of the wallet or of the scan; only one thread of each exclusive
 # run can have that. Together: 16 threads, 6 more connections, and the holder's.
 CONNECTIONS = 40
+DATABASE_ERRORS = (DBAPIError, LedgerUnavailableError)
 RESTED_S = 1.0  # a connection that was used more recently is not pinged
 
 

@@ -178,7 +178,7 @@ class Due:
 
 
 def _guard_number(name: str) -> int:
-    """The key of `worker_sessions.try_advisory_lock` as Postgres shows it in pg_locks:
+    """The key of `advisory_locks.try_advisory_lock` as Postgres shows it in pg_locks:
     unsigned.
     """
     return (zlib.crc32(name.encode()) - 2**31) % 2**32

@@ -33,7 +33,7 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.jobs.task_summary import with_news
 from supervisor_tasks.ledger import changed_jobs
-from supervisor_tasks.ledger.alarm_store import Alarms, Switches
+from supervisor_tasks.ledger.alarm_store import Alarms
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.block_reads import Cursors
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
@@ -56,6 +56,7 @@ from supervisor_tasks.ledger.outbox import (
 )
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.reconciliations import Sweeps
+from supervisor_tasks.ledger.switches import Switches
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.ledger.worker_sessions import WorkerSession

@@ -25,13 +25,10 @@ from supervisor_tasks.jobs.model import (
     obsolete_effects,
 )
 from supervisor_tasks.ledger import outbox_sql
-from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.database import DATABASE_ERRORS, read_connection
+from supervisor_tasks.ledger.lock_names import TAKING_EFFECTS
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_optional
-from supervisor_tasks.ledger.worker_sessions import (
-    DATABASE_ERRORS,
-    TAKING_EFFECTS,
-    WorkerSession,
-)
+from supervisor_tasks.ledger.worker_sessions import WorkerSession
 
 log = structlog.get_logger()
 

@@ -1,10 +1,8 @@
-"""Which process may carry out an effect, and which process may do work that one process
-does at a time.
+"""Which process may carry out an effect.
 
 A holder is a process that works on effects. It has a random number, and keeps a
 Postgres advisory lock on this number for as long as it lives. The lock ends with the
-process's connection, so the leases of a killed worker are free at once. Advisory locks
-of the same lifetime guard single-flight work, which only one process may do at a time.
+process's connection, so the leases of a killed worker are free at once.
 
 A process that stands still (stopped, swapped out, cut off from the database) keeps its
 connections. So each holder sends a query over its connection every second. The same
@@ -16,26 +14,18 @@ transaction (docs/decisions/0004).
 import secrets
 import threading
 import time
-import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Engine, TextClause, bindparam, func, select, text
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.exc import ProgrammingError
 
-from supervisor_tasks.errors import LedgerUnavailableError
-from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.database import DATABASE_ERRORS, read_connection
 from supervisor_tasks.ledger.driver import PROCESS
-from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT, LockName
+from supervisor_tasks.ledger.lock_names import HOLDERS
 
 log = structlog.get_logger()
-
-DATABASE_ERRORS = (DBAPIError, LedgerUnavailableError)
-# The class of the advisory locks under which one worker at a time takes effects, alone
-# or in groups.
-TAKING_EFFECTS = 0x7042
 
 HEARTBEAT_EVERY_S = 1.0
 # a holder that is silent for so long loses its leases and locks
@@ -213,39 +203,3 @@ def _end_process(
         silent_s=SESSION_TIMEOUT_S,
         connections_ended=ended,
     )
-
-
-@contextmanager
-def try_advisory_lock(engine: Engine, name: LockName) -> Iterator[bool]:
-    """Take the lock of that name. Yields True if this caller has it, False if another
-    one has it. It never waits.
-    """
-    key = zlib.crc32(name.encode()) - 2**31
-    with read_connection(engine) as connection:
-        got = bool(
-            connection.scalar(select(func.pg_try_advisory_lock(SINGLE_FLIGHT, key)))
-        )
-        try:
-            yield got
-        finally:
-            if got:
-                _unlock(connection, key)
-
-
-@contextmanager
-def advisory_lock(engine: Engine, name: LockName) -> Iterator[None]:
-    """Take the lock of that name, as try_advisory_lock, but wait until it is free."""
-    key = zlib.crc32(name.encode()) - 2**31
-    with read_connection(engine) as connection:
-        connection.execute(select(func.pg_advisory_lock(SINGLE_FLIGHT, key)))
-        try:
-            yield
-        finally:
-            _unlock(connection, key)
-
-
-def _unlock(connection: Connection, key: int) -> None:
-    try:
-        connection.execute(select(func.pg_advisory_unlock(SINGLE_FLIGHT, key)))
-    except DATABASE_ERRORS:
-        connection.invalidate()  # the lock ended with the connection

@@ -18,6 +18,7 @@ from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.jobs.events import stored_name
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.alarms import (
     STATE_LOST,
     AlarmName,
@@ -29,7 +30,6 @@ from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.tick_names import finished_key
-from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from supervisor_tasks.messaging.queues import SWEEP_CHECKED_EVERY_S
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.collect import (

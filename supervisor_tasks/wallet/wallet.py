@@ -34,6 +34,7 @@ from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import Address
+from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.alarm_store import Alarms
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.lock_names import wallet_lock
@@ -44,7 +45,6 @@ from supervisor_tasks.ledger.transactions import (
     Sent,
     TransactionStore,
 )
-from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from supervisor_tasks.wallet.fees import (
     DEFAULT_TIP_WEI,
     Bounds,

@@ -27,9 +27,9 @@ from devgrid.services.workflow import Resources
 from devgrid.state_folder import private_processes
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
-from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from tests.support.end_states import as_customer, id_of, row_of, scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.transports import SSH, OnlySsh, only_ssh, rest_in_chaos

@@ -37,13 +37,13 @@ from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger import outbox, outbox_sql
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.lock_names import TAKING_EFFECTS
 from supervisor_tasks.ledger.outbox import (
     ALONE_AFTER,
     LATE_AFTER_TRIES,
     PARKED_AFTER,
     OpenEffect,
 )
-from supervisor_tasks.ledger.worker_sessions import TAKING_EFFECTS
 from tests.support.carrying import carry_out, carry_out_leased, lease
 from tests.support.ledger import bring_to_queued, emptied, job_id, migrated
 

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, event, text
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due, Look
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
@@ -19,7 +20,6 @@ from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import CLOCK, QUEUE
 from supervisor_tasks.ledger.undispatched import not_dispatched
-from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
 from tests.support.commands import supervisor
 from tests.support.ledger import (

@@ -52,15 +52,12 @@ from supervisor_tasks.jobs.model import (
     State,
 )
 from supervisor_tasks.ledger import worker_sessions
+from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.journal import CutOff
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import HOLDERS, LockName
 from supervisor_tasks.ledger.outbox import WORKER_ENDED, LeaseLostError, OpenEffect
-from supervisor_tasks.ledger.worker_sessions import (
-    ALIVE_HOLDERS,
-    WorkerSession,
-    try_advisory_lock,
-)
+from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, WorkerSession
 
 LONG = 2**20  # bytes of a script
 JOB = JobId("0x" + "5" * 64)
@@ -737,7 +734,7 @@ STAND_STILL = """
 import sys, time
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.lock_names import LockName
-from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
+from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.config.settings import load

@@ -20,7 +20,8 @@ TAKERS = ("try_advisory_lock", "advisory_lock")
 OTHER_LOCKS = {
     "ledger/ledger.py": "its key is a cluster_lock",
     "ledger/outbox_sql.py": "its key is the cluster",
-    "ledger/worker_sessions.py": "takes the named locks; a process's own lock is a random number",
+    "ledger/advisory_locks.py": "takes the named locks",
+    "ledger/worker_sessions.py": "a process's own lock is a random number",
     "ledger/migrations/env.py": "the schema is common to all clusters",
 }
 
