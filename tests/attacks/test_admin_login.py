@@ -16,9 +16,9 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import PATIENCE_S, as_customer, row_of, running
+from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.requeueing import shown
-from tests.support.watching import wait_for_end
 
 SLEEPS = "#!/bin/bash\nsleep 600\n"
 WRITES_DOWN = """#!/bin/sh

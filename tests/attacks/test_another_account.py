@@ -15,7 +15,7 @@ from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.slurm.cluster import LastReported
 from tests.support.carrying import carry_out
 from tests.support.marks import in_chaos
-from tests.support.submitting import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
 
 GIVEN = ("grid", "normal")
 OTHERS = ({"Account": "vip"}, {"QOS": "high"}, {"Account": "vip", "QOS": "high"})

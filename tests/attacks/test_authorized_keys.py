@@ -27,8 +27,8 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.slurm.ssh import Ssh, SshUnavailableError, load_key
-from tests.support.spooling import KEY, serving
-from tests.support.submitting import new_key
+from tests.support.spool_env import KEY, serving
+from tests.support.submission_env import new_key
 
 CUSTOMER = "0x" + "a1" * 20
 WITHIN_S = 1.0

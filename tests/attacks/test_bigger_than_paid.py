@@ -26,10 +26,17 @@ from tests.support.end_states import (
     scontrol,
     wait_for_state,
 )
+from tests.support.grid_assertions import (
+    journal,
+    ledger,
+    rows,
+    slurm_of,
+    sweep,
+    wait_for_end,
+)
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 from tests.support.requeueing import seconds_of_runs
-from tests.support.watching import journal, ledger, rows, slurm_of, sweep, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
 FOUR_NODES = "ReqNodeList=node[1-4]"

@@ -19,7 +19,7 @@ from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.rest import RestCluster
-from tests.support.submitting import PATHS, SubmissionEnv
+from tests.support.submission_env import PATHS, SubmissionEnv
 
 SAID = (
     "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"

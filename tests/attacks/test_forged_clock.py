@@ -12,7 +12,7 @@ from sqlalchemy import text
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Address, JobId, State
 from supervisor_tasks.slurm.submit_token import CLOCKS_APART_S
-from tests.support.submitting import SubmissionEnv
+from tests.support.submission_env import SubmissionEnv
 
 ATTACKER = Address("0x" + "4" * 40)
 # The delimiter is in the command line of the question for the time. The guard's input,

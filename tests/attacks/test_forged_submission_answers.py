@@ -39,7 +39,7 @@ from supervisor_tasks.slurm.cluster import over_ssh
 from tests.support.carrying import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
-from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, LIVE, PATHS, SubmissionEnv
 
 ATTACKER = Address("0x" + "4" * 40)
 LONG = "#!/bin/bash\nsleep 600\n"

@@ -11,7 +11,7 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from tests.support.watching import rows, wait_for_end
+from tests.support.grid_assertions import rows, wait_for_end
 
 HANGS = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) exec sleep 30;; esac\n'
 TOO_LATE = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) sleep 12;; esac\n'

@@ -17,10 +17,10 @@ from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.callers import stranger
 from tests.support.end_states import PATIENCE_S, row_of, running
+from tests.support.grid_assertions import journal, rows, slurm_of, wait_for_end
 from tests.support.grids import served_grid
 from tests.support.ports import report
 from tests.support.requeueing import seconds_of_runs
-from tests.support.watching import journal, rows, slurm_of, wait_for_end
 
 FORGOTTEN_WITHIN_S = 180.0  # slurmctld looks for old jobs once a minute
 UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/enough{number} ]; do sleep 0.1; done\n"

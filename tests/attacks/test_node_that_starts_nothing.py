@@ -21,9 +21,9 @@ from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, State
 from supervisor_tasks.ledger.alarms import AlarmName
-from tests.support.submitting import PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.grid_assertions import journal, rows, slurm_of, wait_for_end
+from tests.support.submission_env import PATHS, PATIENCE_S, SubmissionEnv
 from tests.support.transports import OnlySsh, only_ssh
-from tests.support.watching import journal, rows, slurm_of, wait_for_end
 
 FAILING_ON_NODES = """
 #include <slurm/spank.h>

@@ -28,7 +28,7 @@ from supervisor_tasks.slurm.certificates import (
 )
 from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.ssh import Keys, Ssh, SshUnavailableError, load_key
-from tests.support.submitting import CUSTOMER, SubmissionEnv, new_key
+from tests.support.submission_env import CUSTOMER, SubmissionEnv, new_key
 
 OTHER = Address("0x" + "7" * 40)
 

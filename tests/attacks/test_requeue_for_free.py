@@ -29,6 +29,7 @@ from tests.support.end_states import (
     scontrol,
     wait_for_state,
 )
+from tests.support.grid_assertions import journal, ledger, slurm_of, wait_for_end
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 from tests.support.requeueing import (
@@ -39,7 +40,6 @@ from tests.support.requeueing import (
     shown,
     wait_for_seconds,
 )
-from tests.support.watching import journal, ledger, slurm_of, wait_for_end
 
 PAID_MIN = 2
 

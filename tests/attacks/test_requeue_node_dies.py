@@ -20,6 +20,7 @@ from tests.support.end_states import (
     scontrol,
     wait_for_state,
 )
+from tests.support.grid_assertions import slurm_of, wait_for_end
 from tests.support.grids import served_grid
 from tests.support.requeueing import (
     begin_again,
@@ -27,7 +28,6 @@ from tests.support.requeueing import (
     shown,
     wait_for_seconds,
 )
-from tests.support.watching import slurm_of, wait_for_end
 
 pytestmark = pytest.mark.chaos  # minutes; test_requeue_unseen.py has a node that fails
 

@@ -24,6 +24,7 @@ from tests.support.end_states import (
     scontrol,
     wait_for_state,
 )
+from tests.support.grid_assertions import journal, slurm_of, wait_for_end
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 from tests.support.requeueing import (
@@ -32,7 +33,6 @@ from tests.support.requeueing import (
     seconds_of_runs,
     wait_for_seconds,
 )
-from tests.support.watching import journal, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
 WAITED_S = 25.0  # for nothing, before the first run

@@ -12,7 +12,7 @@ from devgrid.options import Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import JobId
-from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, PATIENCE_S, SubmissionEnv
 from tests.support.transports import TRANSPORTS
 
 ASKS = "#SBATCH --ntasks=7\n#SBATCH --array=1-3\n#SBATCH --time=99\n#SBATCH --hold\n#SBATCH --nice=5\n"

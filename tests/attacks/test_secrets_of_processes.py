@@ -24,7 +24,7 @@ from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import answers, wait_until
 from supervisor_tasks.config.settings import IN_FILES
-from tests.support.watching import wait_for_end
+from tests.support.grid_assertions import wait_for_end
 
 TOKEN = "token-of-the-node-4711"
 TOKEN_OF_LOGS = "token-of-the-logs-4710"

@@ -15,7 +15,7 @@ from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.homes import Homes, UnsafeHomeError
-from tests.support.submitting import PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import PATIENCE_S, SubmissionEnv
 
 ATTACKER = Address("0x" + "a" * 40)
 VICTIM = Address("0x" + "b" * 40)

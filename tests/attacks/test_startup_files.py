@@ -14,7 +14,7 @@ from devgrid.cluster.sshd import Sshd
 from devgrid.processes import wait_until
 from grpc_callbacks.server import RESTRICTED
 from supervisor_tasks.jobs.model import State
-from tests.support.submitting import (
+from tests.support.submission_env import (
     CUSTOMER,
     PATIENCE_S,
     SubmissionEnv,

@@ -29,9 +29,9 @@ from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.heartbeats import REPORTER
 from tests.support.callers import stranger
 from tests.support.end_states import PATIENCE_S, running
+from tests.support.grid_assertions import rows, slurm_of, wait_for_end
 from tests.support.grids import served_grid
 from tests.support.ports import answer_to, random_job_id
-from tests.support.watching import rows, slurm_of, wait_for_end
 
 UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/enough ]; do sleep 0.1; done\n"
 UNPROVEN = grpc.StatusCode.UNAUTHENTICATED

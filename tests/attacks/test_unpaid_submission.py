@@ -24,7 +24,14 @@ from tests.support.end_states import (
     running,
     wait_for_state,
 )
-from tests.support.watching import journal, ledger, parked, rows, slurm_of, wait_for_end
+from tests.support.grid_assertions import (
+    journal,
+    ledger,
+    parked,
+    rows,
+    slurm_of,
+    wait_for_end,
+)
 
 SLEEPS = "#!/bin/bash\nsleep 600\n"
 CHANGES = [

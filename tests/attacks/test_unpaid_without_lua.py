@@ -11,8 +11,8 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from tests.support.end_states import own_job, running
+from tests.support.grid_assertions import rows, slurm_of
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import rows, slurm_of
 
 KEY = "0123456789abcdef" * 4  # of a supervisor that takes the plugin to be there
 

@@ -13,8 +13,8 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import as_customer, id_of, scontrol
+from tests.support.grid_assertions import rows, slurm_of, wait_for, wait_for_end
 from tests.support.grids import served_grid
-from tests.support.watching import rows, slurm_of, wait_for, wait_for_end
 
 PLACES = 4
 ALL = 4 * PLACES

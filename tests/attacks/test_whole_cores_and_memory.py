@@ -19,10 +19,10 @@ from tests.support.end_states import (
     scontrol,
     wait_for_state,
 )
+from tests.support.grid_assertions import journal, rows, wait_for_end
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 from tests.support.requeueing import shown
-from tests.support.watching import journal, rows, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
 SLEEPS = "#!/bin/bash\nsleep 300\n"

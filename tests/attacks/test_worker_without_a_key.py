@@ -12,8 +12,7 @@ from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import PATIENCE_S
-from tests.support.marks import in_chaos
-from tests.support.watching import (
+from tests.support.grid_assertions import (
     journal,
     ledger,
     parked,
@@ -21,6 +20,7 @@ from tests.support.watching import (
     slurm_ids,
     wait_for_end,
 )
+from tests.support.marks import in_chaos
 
 KEY = "SLURM_SUBMIT_KEY"
 NONE, OTHER = (

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from devgrid.grid import Grid
 from tests.chaos.evidence import EXPECTED
-from tests.support.watching import rows
+from tests.support.grid_assertions import rows
 
 TABLES = ("jobs", "events", "effects", "transactions", "callbacks", "alarms", "sweeps")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.support.watching import slurm_of
+from tests.support.grid_assertions import slurm_of
 
 SHIFT = Path(__file__).with_name("shifted_clock.c")
 DAEMONS = ("slurmctld", "slurmd-node1", "slurmd-node2", "slurmd-node3", "slurmd-node4")

@@ -26,7 +26,7 @@ from tests.chaos.audit import audit, violations
 from tests.chaos.directory import wrong_accounts
 from tests.chaos.evidence import gather
 from tests.chaos.keeper import ProcessSupervisor
-from tests.support.watching import rows, wait_for
+from tests.support.grid_assertions import rows, wait_for
 
 PLACES = tuple(
     f"{side}-{point}" for point in CrashPoint for side in ("before", "after")

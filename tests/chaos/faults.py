@@ -27,7 +27,7 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from tests.chaos.clocks import shifted
 from tests.chaos.slurmctld_log import unsaved_ends
-from tests.support.watching import slurm_of
+from tests.support.grid_assertions import slurm_of
 
 # The parts of a fleet, and the parts that it works with.
 OURS = ("worker", "beat", "callbacks", "reporter")

@@ -17,7 +17,7 @@ from devgrid.processes import wait_until
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.evidence import EXPECTED, MARKS
-from tests.support.watching import ledger, rows, slurm_of, wait_for
+from tests.support.grid_assertions import ledger, rows, slurm_of, wait_for
 
 ENDLESS_S = 600
 # a worker that was killed takes a minute to be back on a machine that is busy with

@@ -15,7 +15,7 @@ from devgrid.grid import Grid
 from devgrid.machine import deadline
 from supervisor_tasks.ledger.alarms import AlarmName
 from tests.chaos.slurm_records import purged
-from tests.support.watching import rows
+from tests.support.grid_assertions import rows
 
 LOOKS_EVERY_S = 1.0
 HELD = """

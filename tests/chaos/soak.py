@@ -34,7 +34,7 @@ from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import CheckResult, audit
 from tests.chaos.evidence import Evidence, gather
 from tests.chaos.forged_callbacks import forged_callbacks, send
-from tests.support.watching import rows
+from tests.support.grid_assertions import rows
 
 RECORD = Path(__file__).parents[2] / "docs" / "reliability.json"
 BLOCK_TIME_S = 0.25

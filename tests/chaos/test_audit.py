@@ -19,8 +19,8 @@ from tests.chaos import jobs
 from tests.chaos.audit import CHECKS, audit, violations
 from tests.chaos.evidence import Evidence, OnChainJob, gather
 from tests.chaos.slurmctld_log import UnsavedEnd
+from tests.support.grid_assertions import ledger, rows, wait_for, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import ledger, rows, wait_for, wait_for_end
 
 
 @pytest.fixture(scope="module")

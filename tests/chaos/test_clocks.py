@@ -17,8 +17,8 @@ from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.clocks import set_site_clocks, shifted
 from tests.chaos.evidence import gather
+from tests.support.grid_assertions import journal, ledger, rows, slurm_of, wait_for
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import journal, ledger, rows, slurm_of, wait_for
 
 pytestmark = pytest.mark.chaos  # minutes
 

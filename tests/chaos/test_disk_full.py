@@ -17,8 +17,8 @@ from tests.chaos import faults, jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.chaos.forged_callbacks import send
+from tests.support.grid_assertions import parked, rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import parked, rows, wait_for_end
 
 LASTS_S = 4.0
 FULL = faults.BY_NAME["postgres' disk full"]

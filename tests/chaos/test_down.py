@@ -21,9 +21,9 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs
 from tests.chaos.audit import HOOK_EVENTS_STORED, audit, violations
 from tests.chaos.evidence import gather
+from tests.support.grid_assertions import parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.marks import in_chaos
-from tests.support.watching import parked, rows, slurm_of, wait_for_end
 
 JOBS = 50
 OURS = ("worker", "beat", "callbacks")

@@ -21,8 +21,8 @@ from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.heartbeats import AWAY_S
 from tests.chaos import jobs
 from tests.chaos.test_down import OURS
+from tests.support.grid_assertions import parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import parked, rows, slurm_of, wait_for_end
 
 JOBS = 8
 FAILS, FINISHES = 0, 1  # the jobs that end while the fleet is down

@@ -16,13 +16,13 @@ from devgrid.processes import tail
 from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
-from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import (
+from tests.support.grid_assertions import (
     journal,
     rows,
     slurm_log_lines,
     wait_for_end,
 )
+from tests.support.grids import BLOCK_TIME_S
 
 LASTS_S = 2.0
 LONG_S = 10.0

@@ -11,8 +11,7 @@ from devgrid.processes import wait_until
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.forged_callbacks import ANSWERS, forged_callbacks, send
-from tests.support.marks import in_chaos
-from tests.support.watching import (
+from tests.support.grid_assertions import (
     parked,
     rows,
     slurm_ids,
@@ -20,6 +19,7 @@ from tests.support.watching import (
     sweep,
     wait_for_end,
 )
+from tests.support.marks import in_chaos
 
 FORGED = 3_000
 MANY_FORGED = 10_000

@@ -14,7 +14,7 @@ from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import assert_ended
-from tests.support.watching import (
+from tests.support.grid_assertions import (
     journal,
     ledger,
     parked,

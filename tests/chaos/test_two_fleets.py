@@ -23,8 +23,8 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from tests.chaos import jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
+from tests.support.grid_assertions import rows, wait_for, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import rows, wait_for, wait_for_end
 
 # minutes; unit and integration tests have the rules of foreign claims
 pytestmark = pytest.mark.chaos

@@ -12,7 +12,7 @@ from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import faults, jobs
-from tests.support.watching import (
+from tests.support.grid_assertions import (
     rows,
     slurm_ids,
     slurm_of,

@@ -22,9 +22,9 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
 from tests.support.end_states import scontrol
+from tests.support.grid_assertions import journal, ledger, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.submitting import authorized_keys_command
-from tests.support.watching import journal, ledger, rows, slurm_of, wait_for_end
+from tests.support.submission_env import authorized_keys_command
 
 # minutes, as slurmctld is restarted each time; tests/integration has the rules
 pytestmark = pytest.mark.chaos

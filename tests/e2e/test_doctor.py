@@ -17,8 +17,8 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.config import ssh_keys
 from tests.support.commands import supervisor
+from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import wait_for_end
 
 # tests share the machine with others; all that answers is asked within a second or two
 WITHIN_S = "30"

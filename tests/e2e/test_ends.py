@@ -29,10 +29,10 @@ from tests.support.end_states import (
     scontrol,
     wait_for_state,
 )
+from tests.support.grid_assertions import journal, parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.requeueing import begin_again, seconds_of_runs
 from tests.support.transports import OnlySsh, only_ssh
-from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
 URGENT = (
@@ -407,7 +407,7 @@ def looks_at(grid: Grid, job_id: str) -> int:
 def execute(grid: Grid, statement: str, **parameters: object) -> None:
     from sqlalchemy import text
 
-    from tests.support.watching import ledger
+    from tests.support.grid_assertions import ledger
 
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(statement), parameters)

@@ -21,8 +21,8 @@ from tests.support.end_states import (
     row_of,
     scontrol,
 )
+from tests.support.grid_assertions import journal, parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
 MIN_JOB_AGE_S = 2

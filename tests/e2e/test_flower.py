@@ -23,7 +23,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 from supervisor_tasks.messaging.task_events import HELD_S
 from tests.support.browser import browser
-from tests.support.watching import rows, wait_for_end
+from tests.support.grid_assertions import rows, wait_for_end
 
 WIDTH = 1280  # pixels
 IMAGES = REPOSITORY / "docs" / "images"

@@ -31,8 +31,8 @@ from tests.support.end_states import (
     running,
     scontrol,
 )
+from tests.support.grid_assertions import journal, parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
 MIN_JOB_AGE_S = 2
 PURGED_WITHIN_S = 150.0  # slurmctld looks for old jobs once a minute

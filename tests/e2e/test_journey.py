@@ -15,9 +15,7 @@ from devgrid.services.grid_logger import logged_lines
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import assert_overrun_is_billed
-from tests.support.grids import served_grid
-from tests.support.transports import SSH, OnlySsh, only_ssh
-from tests.support.watching import (
+from tests.support.grid_assertions import (
     journal,
     parked,
     rows,
@@ -26,6 +24,8 @@ from tests.support.watching import (
     wait_for,
     wait_for_end,
 )
+from tests.support.grids import served_grid
+from tests.support.transports import SSH, OnlySsh, only_ssh
 
 WORKFLOWS = Path(__file__).parents[2] / "devgrid" / "workflows"
 
@@ -323,7 +323,7 @@ def test_journey__at_its_end__nothing_is_parked(grid: Grid) -> None:
 def execute(grid: Grid, statement: str, **parameters: str) -> None:
     from sqlalchemy import text
 
-    from tests.support.watching import ledger
+    from tests.support.grid_assertions import ledger
 
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(statement), parameters)

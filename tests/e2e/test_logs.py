@@ -13,7 +13,7 @@ from devgrid.grid import Grid
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.watching import rows, wait_for, wait_for_end
+from tests.support.grid_assertions import rows, wait_for, wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "reporter", "metrics")
 OF_ONE_CLUSTER = ("worker", "beat", "callbacks", "metrics", "reporter")

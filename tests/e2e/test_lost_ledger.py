@@ -29,8 +29,14 @@ from tests.support.end_states import (
     running,
     scontrol,
 )
+from tests.support.grid_assertions import (
+    parked,
+    rows,
+    slurm_ids,
+    slurm_of,
+    wait_for_end,
+)
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
 
 pytestmark = pytest.mark.chaos  # minutes
 

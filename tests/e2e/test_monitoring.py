@@ -21,8 +21,8 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
+from tests.support.grid_assertions import rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import rows, wait_for_end
 
 CHART_FILES = REPOSITORY / "docker" / "helm" / "grid-supervisor" / "files"
 DASHBOARD: dict[str, Any] = json.loads((CHART_FILES / "dashboard.json").read_text())

@@ -19,9 +19,15 @@ from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import Result
 from tests.support.commands import supervisor as command
+from tests.support.grid_assertions import (
+    rows,
+    slurm_ids,
+    slurm_of,
+    wait_for,
+    wait_for_end,
+)
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.receivers import WebhookReceiver, webhook_receiver
-from tests.support.watching import rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 SCANCEL = """#!/bin/sh
 if [ -e '{broken}' ]; then

@@ -13,8 +13,8 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
+from tests.support.grid_assertions import slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import slurm_of, wait_for_end
 
 DEARER_WEI = 12 * 10**17
 

@@ -11,7 +11,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.watching import (
+from tests.support.grid_assertions import (
     journal,
     parked,
     rows,

@@ -24,8 +24,8 @@ from devgrid.processes import Running, wait_until
 from supervisor_tasks.cli.fleet_flags import REPEATED
 from supervisor_tasks.cli.run_fleet import FLEET
 from supervisor_tasks.jobs.model import ChainStatus
+from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import wait_for_end
 
 PATIENCE_S = 90.0
 GUIDE = (REPOSITORY / "docs" / "how-to" / "migrate-from-go.md").read_text()

@@ -13,8 +13,8 @@ from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs
+from tests.support.grid_assertions import rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import rows, wait_for_end
 
 # Sweeps come often, with a short grace: a sweep compares the contract's jobs of the
 # wallet with those of its own cluster.

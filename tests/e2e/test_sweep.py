@@ -31,9 +31,7 @@ from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from tests.support.end_states import as_customer, id_of, row_of, scontrol
-from tests.support.grids import BLOCK_TIME_S
-from tests.support.transports import SSH, OnlySsh, only_ssh, rest_in_chaos
-from tests.support.watching import (
+from tests.support.grid_assertions import (
     journal,
     ledger,
     parked,
@@ -44,6 +42,8 @@ from tests.support.watching import (
     wait_for,
     wait_for_end,
 )
+from tests.support.grids import BLOCK_TIME_S
+from tests.support.transports import SSH, OnlySsh, only_ssh, rest_in_chaos
 
 GRACE_S = 1.0
 LONG = "#!/bin/bash\nsleep 600\n"

@@ -12,9 +12,9 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.jobs.trace import trace_id
+from tests.support.grid_assertions import rows, wait_for, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.traces import ReceivedSpan, TraceReceiver, trace_receiver
-from tests.support.watching import rows, wait_for, wait_for_end
 
 # the database and the worker have one clock here, which each reads at another moment
 OFF_S = 0.01

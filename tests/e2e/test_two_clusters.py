@@ -23,9 +23,9 @@ from devgrid.ports import free_port
 from devgrid.processes import answers, wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.cluster_figures import wait_for_own_figures
+from tests.support.grid_assertions import rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.refusals import reasons
-from tests.support.watching import rows, wait_for_end
 
 CHEAP = ChainPrices(
     gpu_wei_per_min=10**18, cpu_wei_per_min=10**17, mem_wei_per_min=10**13

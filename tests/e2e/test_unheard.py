@@ -14,8 +14,8 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import assert_ended, running, scontrol
+from tests.support.grid_assertions import ledger, parked, rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import ledger, parked, rows, wait_for_end
 
 MIN_JOB_AGE_S = 90
 GATE = "until [ -e ~/gate ]; do sleep 0.1; done"

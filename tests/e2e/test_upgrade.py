@@ -18,8 +18,8 @@ from supervisor_tasks.ledger.migrations import newest_revision
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.support.end_states import PATIENCE_S
+from tests.support.grid_assertions import parked, rows, slurm_ids, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import parked, rows, slurm_ids, wait_for_end
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 

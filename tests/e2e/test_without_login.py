@@ -24,8 +24,8 @@ from devgrid.tls import make_certificates
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
 from tests.support.end_states import assert_overrun_is_billed
+from tests.support.grid_assertions import journal, slurm_ids, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import journal, slurm_ids, slurm_of, wait_for_end
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from tests.chaos import jobs
 from tests.images import stacks
 from tests.images.containers import engine
 from tests.images.stacks import Stack
-from tests.support.watching import wait_for
+from tests.support.grid_assertions import wait_for
 
 DOCKER = REPOSITORY / "docker"
 HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"

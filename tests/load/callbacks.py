@@ -9,7 +9,7 @@ from devgrid.processes import wait_until
 from tests.load.figures import Figure, show
 from tests.load.light_caller import Calls, Outcome, in_a_process
 from tests.load.usage import cpu_s_of
-from tests.support.watching import ledger, rows
+from tests.support.grid_assertions import ledger, rows
 
 CALLERS = 32
 CALLS = 10_000

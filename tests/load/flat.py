@@ -19,7 +19,7 @@ from devgrid.processes import wait_until
 from tests.load import large_ledger
 from tests.load.figures import Figure, show
 from tests.load.latency import is_settled, schedule
-from tests.support.watching import ledger, rows, wait_for_end
+from tests.support.grid_assertions import ledger, rows, wait_for_end
 
 JOBS = 40
 # jobs before the measured ones: connections and caches of the database are cold after

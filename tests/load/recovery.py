@@ -12,7 +12,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import faults
 from tests.load.cores import Share
 from tests.load.figures import Figure, show
-from tests.support.watching import rows
+from tests.support.grid_assertions import rows
 
 JOBS = 100
 LASTS_S = 5.0

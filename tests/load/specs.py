@@ -16,7 +16,7 @@ from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.load.figures import Figure
-from tests.support.submitting import authorized_keys_command, new_key
+from tests.support.submission_env import authorized_keys_command, new_key
 
 RECORDED = (
     Path(__file__).parents[1] / "data" / "slurm" / "specs-states-slurm-22.05.8.txt"

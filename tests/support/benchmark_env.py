@@ -35,7 +35,7 @@ from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.ssh import Ssh, load_key
-from tests.support.submitting import PATHS, SubmissionEnv, site_of
+from tests.support.submission_env import PATHS, SubmissionEnv, site_of
 
 PROVIDER_ADDRESS = "0x" + "a" * 40
 PATIENCE_S = 120.0

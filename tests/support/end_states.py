@@ -13,7 +13,13 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.slurm.parsers import wait_status
-from tests.support.watching import journal, rows, slurm_of, wait_for, wait_for_end
+from tests.support.grid_assertions import (
+    journal,
+    rows,
+    slurm_of,
+    wait_for,
+    wait_for_end,
+)
 
 PATIENCE_S = 90.0
 

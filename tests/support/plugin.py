@@ -23,7 +23,7 @@ from tests.support import transports
 STARTS_SLURM = {
     ("devgrid.grid", "Grid"),
     ("devgrid.cluster.slurm", "Slurm"),
-    ("tests.support.submitting", "SubmissionEnv"),
+    ("tests.support.submission_env", "SubmissionEnv"),
 }
 # Files that take long begin first, or the last worker would have one to itself. Unit
 # tests fill the gaps at the end.

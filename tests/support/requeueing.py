@@ -6,7 +6,7 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from tests.support.end_states import PATIENCE_S, as_customer, record_of, wait_for_state
-from tests.support.watching import slurm_of
+from tests.support.grid_assertions import slurm_of
 
 SETTLED_AFTER_S = 4.0  # after the requeue; by then the node has ended the old run
 

@@ -32,8 +32,8 @@ from supervisor_tasks.jobs.model import Address, EffectKind
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
 from tests.support.commands import supervisor
+from tests.support.grid_assertions import rows
 from tests.support.ledger import migrated
-from tests.support.watching import rows
 
 FORM = AccountForm(
     people_dn=PEOPLE,

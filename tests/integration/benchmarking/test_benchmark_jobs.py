@@ -18,7 +18,7 @@ from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import answers, tail, wait_until
 from devgrid.state_folder import private_processes
-from tests.support.spooling import new_spool
+from tests.support.spool_env import new_spool
 
 # Two slurmd of one machine: Open MPI's shared memory of the one would be taken for the
 # other's, and there are more ranks than cores.

@@ -16,7 +16,7 @@ from tests.support.benchmark_env import (
     until_done,
     until_stage,
 )
-from tests.support.submitting import PATHS, SubmissionEnv
+from tests.support.submission_env import PATHS, SubmissionEnv
 
 ACCOUNTING = replace(PATHS, sacct="/usr/bin/sacct")
 # a minute, what SLURM takes to notice and to end the job, and a busy machine

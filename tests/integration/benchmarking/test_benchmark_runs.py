@@ -51,7 +51,7 @@ from tests.support.benchmark_env import (
 from tests.support.commands import supervisor
 from tests.support.ledger import emptied
 from tests.support.marks import in_chaos
-from tests.support.submitting import CUSTOMER, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, SubmissionEnv
 
 ANOTHER = "another"  # Linux user
 UCX_OF_THREE = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}

@@ -35,7 +35,7 @@ from plugins.spool import (
     SpooledEvent,
 )
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
-from tests.support.spooling import Supervisor, name_of, new_spool, serving
+from tests.support.spool_env import Supervisor, name_of, new_spool, serving
 
 CUSTOMER = "0x" + "2" * 40
 PATIENCE_S = 60.0

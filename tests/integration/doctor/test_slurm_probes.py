@@ -13,7 +13,7 @@ from supervisor_tasks.doctor.examination import examine
 from supervisor_tasks.doctor.shared import Examined, moment_s, readable_settings
 from supervisor_tasks.doctor.slurm_probes import CUSTOMER as MEND
 from supervisor_tasks.doctor.slurm_probes import FLEET
-from tests.support.submitting import CUSTOMER, Login
+from tests.support.submission_env import CUSTOMER, Login
 
 NO_LOGIN = (
     f'ForceCommand if [ "$USER" = {CUSTOMER} ]; then exec /usr/sbin/nologin; fi;'

@@ -16,7 +16,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.jobs.monitor import LOOKS_APART_S, MANY_JOBS, poll_jobs
 from supervisor_tasks.ledger.counters import Total
-from tests.support.submitting import SubmissionEnv
+from tests.support.submission_env import SubmissionEnv
 
 
 @pytest.fixture(scope="module")

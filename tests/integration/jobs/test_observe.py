@@ -31,7 +31,7 @@ from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.requeueing import SETTLED_AFTER_S
-from tests.support.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv
 
 UNKNOWN_ID = SlurmId(900_000)  # SLURM never gives it here
 SUBMIT_STARTED_S = """

@@ -30,7 +30,7 @@ from supervisor_tasks.monitoring.standing_work import check_alarms
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestCluster
-from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 LONG = "#!/bin/bash\nsleep 600\n" + "# a line of a long script\n" * 8000
 # bytes; slurmrestd 22.05 refuses a request whose headers come in two pieces

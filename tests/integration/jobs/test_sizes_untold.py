@@ -12,7 +12,7 @@ from sqlalchemy import text
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName
-from tests.support.submitting import PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import PATHS, PATIENCE_S, SubmissionEnv
 
 WITHOUT_JSON = """#!/bin/sh
 case "$*" in *--json*) [ -e {works} ] || {{ echo "squeue: error: no serializer/json plugin" >&2; exit 1; }} ;; esac

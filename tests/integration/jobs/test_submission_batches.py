@@ -34,7 +34,7 @@ from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.support.ledger import job_id
 from tests.support.marks import in_chaos
-from tests.support.submitting import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
 from tests.support.transports import REST, SSH, OnlySsh, only_ssh
 
 DEFINITION = Definition(

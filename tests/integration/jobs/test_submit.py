@@ -64,7 +64,13 @@ from supervisor_tasks.slurm.ssh_command import CUT_LATER_S, MAX_OUTPUT
 from tests.support.carrying import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
-from tests.support.submitting import CUSTOMER, LIVE, PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import (
+    CUSTOMER,
+    LIVE,
+    PATHS,
+    PATIENCE_S,
+    SubmissionEnv,
+)
 from tests.support.transports import REST, SSH, OnlySsh, only_ssh
 
 # 200 kB: goes in several pieces

@@ -40,7 +40,13 @@ from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestNodes
 from tests.support.commands import supervisor
 from tests.support.ledger import emptied
-from tests.support.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv, nodes_of
+from tests.support.submission_env import (
+    CUSTOMER,
+    LIVE,
+    PATIENCE_S,
+    SubmissionEnv,
+    nodes_of,
+)
 from tests.support.transports import rest_in_chaos
 
 SLURM_CONF = (

@@ -16,7 +16,7 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.tls import Certificates, make_certificates
-from tests.support.spooling import KEY, Supervisor, serving
+from tests.support.spool_env import KEY, Supervisor, serving
 
 CUSTOMER = "0x" + "a1" * 20
 PROGRAM = (sys.executable, str(REPOSITORY / "plugins" / "authorized_keys.py"))

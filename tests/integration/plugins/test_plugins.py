@@ -23,7 +23,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import (
     JOB_STATUS_FINISHED,
     JOB_STATUS_RUNNING,
 )
-from tests.support.spooling import events, name_of, new_spool, serving, start_reporter
+from tests.support.spool_env import events, name_of, new_spool, serving, start_reporter
 
 CUSTOMER = "0x" + "ab" * 20
 REPOSITORY = Path(__file__).resolve().parents[3]

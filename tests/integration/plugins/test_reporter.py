@@ -30,7 +30,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import (
     JOB_STATUS_FAILED,
     JOB_STATUS_RUNNING,
 )
-from tests.support.spooling import (
+from tests.support.spool_env import (
     events,
     name_of,
     new_spool,

@@ -23,7 +23,7 @@ from devgrid.state_folder import private_processes
 from plugins.probes.progress import STANDS_AFTER_S
 from tests.support.holding import main_thread_held
 from tests.support.refusals import reasons
-from tests.support.spooling import events, new_spool, serving, start_reporter, write
+from tests.support.spool_env import events, new_spool, serving, start_reporter, write
 
 pytestmark = pytest.mark.slow  # retries that last
 

@@ -30,7 +30,7 @@ from supervisor_tasks.slurm.ssh import (
     SshUnavailableError,
     our_clock_s,
 )
-from tests.support.submitting import CUSTOMER, PATIENCE_S, Login
+from tests.support.submission_env import CUSTOMER, PATIENCE_S, Login
 
 pytestmark = pytest.mark.slow  # logins that hang and time out
 

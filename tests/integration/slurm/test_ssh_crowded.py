@@ -20,7 +20,7 @@ from supervisor_tasks.jobs.events import ScriptFetched
 from supervisor_tasks.jobs.model import Address, JobId, State
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.ledger import claim
-from tests.support.submitting import SubmissionEnv, authorized_keys_command
+from tests.support.submission_env import SubmissionEnv, authorized_keys_command
 
 CUSTOMERS = 6
 JOBS_EACH = 3

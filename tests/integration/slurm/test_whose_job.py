@@ -26,7 +26,7 @@ from supervisor_tasks.slurm.parsers import JobRecord, QuestionRefusedError
 from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.ssh import our_clock_s
-from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, LIVE, PATHS, SubmissionEnv
 from tests.support.transports import OnlySsh, only_ssh
 
 LONG = "#!/bin/bash\nsleep 600\n"

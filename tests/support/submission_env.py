@@ -2,7 +2,7 @@
 of sshd or slurmrestd that fails.
 
 As a program it is a worker that carries out one effect: python -m
-tests.support.submitting WORLD.json EFFECT_ID
+tests.support.submission_env WORLD.json EFFECT_ID
 """
 
 import json
@@ -411,7 +411,7 @@ class SubmissionEnv:
         argv = [
             sys.executable,
             "-m",
-            "tests.support.submitting",
+            "tests.support.submission_env",
             str(world),
             str(self.effect_id(job)),
         ]
