@@ -32,15 +32,15 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
     if wanted is None or provider is None:
         return
     beginning = name_beginning(provider, ledger.cluster)
-    book = BenchmarkStore(ledger.engine, ledger.cluster)
-    users = book.users() | {slurm.benchmark_user}
+    store = BenchmarkStore(ledger.engine, ledger.cluster)
+    users = store.users() | {slurm.benchmark_user}
     benchmarks = list[SqueueRow]()
     for job in slurm.cluster.list_all().values():
         is_ours = job.user in users and is_named(job.name, beginning)
         if is_ours and job.record.phase is not Phase.ENDED:
             benchmarks.append(job)
     # Read after SLURM's list: a name is in the ledger before SLURM gets it.
-    current = book.names_under_way() if benchmarks else frozenset()
+    current = store.names_under_way() if benchmarks else frozenset()
     for job in benchmarks:
         if job.name not in current:
             _cancel(slurm.cluster, job)

@@ -56,15 +56,17 @@ def classify_claims(
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
     if not claims:
         return list(happened), []
-    book = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
+    transactions = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
     partners = ledger.wallets.partners(contract.chain_id, contract.provider)
-    writers = book.writers(claims)
+    writers = transactions.writers(claims)
     of_partners = {tx_hash for tx_hash in claims if writers.get(tx_hash) in partners}
     of_partners |= _claimed_elsewhere(ledger, happened, writers)
     unknown, foreign = claims - writers.keys(), dict[str, bytes | None]()
     if unknown:
         tags = _tags(contract, sorted(unknown), old)
-        by_tag, foreign = _split_tags(tags, *_known_tags(ledger, book, partners))
+        by_tag, foreign = _split_tags(
+            tags, *_known_tags(ledger, transactions, partners)
+        )
         of_partners |= by_tag
     return _split_claims(
         _without_claims(happened, of_partners), unknown - of_partners, foreign
@@ -114,16 +116,21 @@ def _split_tags(
 
 
 def _known_tags(
-    ledger: Ledger, book: TransactionStore, partners: Collection[str]
+    ledger: Ledger, transactions: TransactionStore, partners: Collection[str]
 ) -> tuple[set[bytes | None], set[bytes | None]]:
     """The tags of this cluster's claims, and those of the clusters that share its
     wallet. A claim without a tag, made by hand, is of the first cluster by name: one of
     them alone must run its job.
     """
-    ours: set[bytes | None] = {book.instance_tag(), *ledger.foreign_claims.taken()}
+    ours: set[bytes | None] = {
+        transactions.instance_tag(),
+        *ledger.foreign_claims.taken(),
+    }
     others = set[bytes | None]()
     if partners:
-        others |= book.tags_of(partners) | ledger.foreign_claims.taken_by(partners)
+        others |= transactions.tags_of(partners) | ledger.foreign_claims.taken_by(
+            partners
+        )
     first = min([ledger.cluster, *partners])
     (ours if first == ledger.cluster else others).add(None)
     return ours, others

@@ -273,7 +273,7 @@ class NewBlocks:
         happened, _ = self._context.chain.contract.decode_events(entries)
         if not happened:
             return
-        own = self._context.chain.wallet.book.ours(
+        own = self._context.chain.wallet.transactions.ours(
             {entry.tx_hash for entry in happened}
         )
         others = [entry for entry in happened if entry.tx_hash not in own]

@@ -129,7 +129,7 @@ def _reverted(
     if not refused_before:
         return {}
     job_ids = {write.intent: write.job_id or "" for write in refused_before.values()}
-    times = context.chain.wallet.book.reverted(job_ids)
+    times = context.chain.wallet.transactions.reverted(job_ids)
     return {
         effect: times[write.intent]
         for effect, write in refused_before.items()

@@ -29,35 +29,35 @@ def refresh_inventory(context: WorkerContext) -> None:
 
 def _look(context: WorkerContext) -> bool:
     require_expected_cluster(context)
-    book = Registrations(context.ledger.facts)
+    registrations = Registrations(context.ledger.facts)
     try:
         specs = context.slurm.nodes.specs()
     except TransientError as error:
-        _missed(context, book, str(error))
+        _missed(context, registrations, str(error))
         raise
     if specs.nodes:
-        book.end_missed()
+        registrations.end_missed()
         context.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
     else:
-        _missed(context, book, _left_out(context.slurm.nodes.partition, specs))
+        _missed(context, registrations, _left_out(context.slurm.nodes.partition, specs))
     machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
     if not shows_nodes(context.ledger.ticks.age_s(NODES)):
-        book.delete_hardware()
-    is_new = book.learn_hardware(machines)
+        registrations.delete_hardware()
+    is_new = registrations.learn_hardware(machines)
     context.ledger.ticks.record(NODES)
     if is_new:
         context.sweep.wake("register")
     return False
 
 
-def _missed(context: WorkerContext, book: Registrations, why: str) -> None:
+def _missed(context: WorkerContext, registrations: Registrations, why: str) -> None:
     """Store the reason, and raise the alarm if no node was found for long. While
     SLURM does not work, another alarm is on.
     """
     if not slurm_is_healthy(context.ledger):
-        book.end_missed()  # the time without a node starts when SLURM works again
+        registrations.end_missed()  # the time without a node starts when SLURM works again
         return
-    book.learn_why_not_seen(why[:MAX_ERROR_CHARS])
+    registrations.learn_why_not_seen(why[:MAX_ERROR_CHARS])
     advice = "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider show` has the last error"
     condition = Condition(context.ledger, AlarmName.NO_USABLE_NODES, MISSED_AFTER_S)
     condition.update(

@@ -79,37 +79,39 @@ def register(context: WorkerContext) -> None:
 
 
 def _register(context: WorkerContext) -> bool:
-    book = Registrations(context.ledger.facts)
-    seen = _situation(context, book)
+    registrations = Registrations(context.ledger.facts)
+    seen = _situation(context, registrations)
     if seen.on_chain.registered is not None:
-        book.learn_prices(seen.on_chain.registered.prices, datetime.now(UTC))
-    situation = _measure(context, book, replace(seen, memory=remembered(seen)))
-    book.keep(situation.memory)
+        registrations.learn_prices(seen.on_chain.registered.prices, datetime.now(UTC))
+    situation = _measure(context, registrations, replace(seen, memory=remembered(seen)))
+    registrations.keep(situation.memory)
     decision = decide(situation)
     write = None
     if decision.action is Action.REGISTER:
         write = _estimated(context, decision)
     refusal = write if isinstance(write, Refused) else None
-    _store_and_alarm(context, book, situation, decision, refusal)
+    _store_and_alarm(context, registrations, situation, decision, refusal)
     if isinstance(write, NoEstimateError):
         raise write
     is_served = decision.action is Action.NOTHING
     if isinstance(write, Write):
-        _send(context, book, situation, decision, write)
+        _send(context, registrations, situation, decision, write)
         is_served = True
     if seen.asked and is_served:
-        book.served(REGISTRATION_REQUESTED, seen.asked)
+        registrations.served(REGISTRATION_REQUESTED, seen.asked)
     return False
 
 
-def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput:
+def _situation(
+    context: WorkerContext, registrations: Registrations
+) -> RegistrationInput:
     """Collect what the decision needs. The worker looks at the transaction before the
     contract, so the contract shows all that was mined by then.
     """
-    side, memory = context.offer, book.memory()
+    side, memory = context.offer, registrations.memory()
     last_transaction = TransactionStatus()
     if memory.intent:
-        last_transaction = context.chain.wallet.book.fate(memory.intent)
+        last_transaction = context.chain.wallet.transactions.fate(memory.intent)
     on_chain = context.chain.contract.on_offer()
     cursor = context.ledger.cursors.of(CONTRACT_STREAM)
     if cursor is not None and on_chain.block < cursor[0]:
@@ -119,7 +121,7 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
     machines, known_s = tuple[Machine, ...](), 0.0
     is_healthy = slurm_is_healthy(context.ledger)
     if is_healthy and shows_nodes(context.ledger.ticks.age_s(NODES)):
-        machines, known_s = book.hardware()
+        machines, known_s = registrations.hardware()
     return RegistrationInput(
         on_chain=on_chain,
         memory=memory,
@@ -131,8 +133,8 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
         operator=side.operator_labels,
         override=side.labels_override,
         benchmarks=_benchmarks(context),
-        asked=book.asked(REGISTRATION_REQUESTED),
-        asked_to_measure=book.asked(MEASUREMENT_REQUESTED),
+        asked=registrations.asked(REGISTRATION_REQUESTED),
+        asked_to_measure=registrations.asked(MEASUREMENT_REQUESTED),
         registrar=_registrar(context),
     )
 
@@ -188,7 +190,7 @@ def _results(measured: list[StoredMeasurement]) -> dict[str, Results]:
 
 
 def _measure(
-    context: WorkerContext, book: Registrations, situation: RegistrationInput
+    context: WorkerContext, registrations: Registrations, situation: RegistrationInput
 ) -> RegistrationInput:
     """Request a run if one is due. A run that the operator requests waits until the
     current run has ended.
@@ -196,7 +198,7 @@ def _measure(
     wanted = situation.asked_to_measure
     if wanted and not situation.benchmarks.enabled:
         log.info("run_not_asked_for", why="BENCHMARK_DISABLE")
-        book.served(MEASUREMENT_REQUESTED, wanted)
+        registrations.served(MEASUREMENT_REQUESTED, wanted)
     why = run_due(situation)
     if not why:
         return situation
@@ -205,7 +207,9 @@ def _measure(
         machines_digest(situation.machines),
         situation.pricing_digest,
         forced=bool(wanted),
-        also=lambda connection: book.served(MEASUREMENT_REQUESTED, wanted, connection),
+        also=lambda connection: registrations.served(
+            MEASUREMENT_REQUESTED, wanted, connection
+        ),
     )
     if run is not None:
         log.info("run_asked_for", why=why, run=run)
@@ -234,7 +238,7 @@ def _estimated(
 
 def _send(
     context: WorkerContext,
-    book: Registrations,
+    registrations: Registrations,
     situation: RegistrationInput,
     decision: RegistrationDecision,
     write: Write,
@@ -244,9 +248,9 @@ def _send(
     """
     assert decision.offer is not None  # noqa: S101
     memory = after_sending(situation, decision.offer, write.intent)
-    book.keep(replace(memory, tries=memory.tries - 1))
+    registrations.keep(replace(memory, tries=memory.tries - 1))
     context.chain.wallet.send([write])
-    book.keep(memory)
+    registrations.keep(memory)
     log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
     context.chain.wake("collect_receipts")
 
@@ -268,14 +272,14 @@ def _wanted_alarms(
 
 def _store_and_alarm(
     context: WorkerContext,
-    book: Registrations,
+    registrations: Registrations,
     situation: RegistrationInput,
     decision: RegistrationDecision,
     refusal: Refused | None,
 ) -> None:
     """Store the standing and the decision, and raise or clear the alarms about them."""
     now = standing(situation)
-    was = book.learn_standing(now)
+    was = registrations.learn_standing(now)
     if was is not None:
         log.info(
             "provider_standing",
@@ -284,7 +288,7 @@ def _store_and_alarm(
             claims=now.claims,
             why=decision.why,
         )
-    book.record_decision(_document(context, situation, decision, refusal))
+    registrations.record_decision(_document(context, situation, decision, refusal))
     # the operator has disabled benchmarks: no run will clear this alarm
     if not situation.benchmarks.enabled:
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)

@@ -258,14 +258,14 @@ def _give_nonces_up(
     again with another nonce.
     """
     wallet, ledger = context.chain.wallet, context.ledger
-    _store_conflicts(wallet.book, plan)
+    _store_conflicts(wallet.transactions, plan)
     lost = list[Sent]()
     for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MAX_CERTAIN]:
         if wallet.is_confirmed_unmined(entry, state):
             lost.append(entry)
     if not lost:
         return
-    wallet.book.mark_foreign([entry.id for entry in lost])
+    wallet.transactions.mark_foreign([entry.id for entry in lost])
     shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:LOG_SAMPLE_SIZE]]
     wallet.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
     log.warning("nonces_lost", nonces=shown, transactions=len(lost))
@@ -275,7 +275,7 @@ def _give_nonces_up(
     )
 
 
-def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
+def _store_conflicts(transactions: TransactionStore, plan: ResubmissionPlan) -> None:
     """Store since when a transaction's nonce is mined and no signature of it has a
     receipt.
     """
@@ -290,8 +290,8 @@ def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
                 begun.append(entry.id)
             else:
                 ended.append(entry.id)
-    book.mark_nonce_conflict(begun)
-    book.clear_nonce_conflict(ended)
+    transactions.mark_nonce_conflict(begun)
+    transactions.clear_nonce_conflict(ended)
 
 
 def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
@@ -312,7 +312,7 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
     oldest_s = max(entry.signed_age_s for entry in mine.values())
     if oldest_s < SEND_AGAIN_S:
         return
-    stored = wallet.book.at_nonces(wallet.address, holes)
+    stored = wallet.transactions.at_nonces(wallet.address, holes)
     signed = {
         nonce: raw
         for nonce, (row_state, _, raw) in stored.items()

@@ -144,7 +144,7 @@ class Wallet:
         self.bounds = bounds
         self.alarms = Alarms(engine, cluster)
         self.address = Address(self._account.address.lower())
-        self.book = TransactionStore(engine, cluster, chain_id)
+        self.transactions = TransactionStore(engine, cluster, chain_id)
 
     def sign_message(self, message: bytes) -> bytes:
         """Sign an Ethereum personal message (EIP-191). Returns r, s and v = 0 or 1: 65
@@ -157,7 +157,7 @@ class Wallet:
 
     def missing(self, intents: Sequence[str]) -> set[str]:
         """The intents that have no open or mined transaction."""
-        return self.book.missing(intents)
+        return self.transactions.missing(intents)
 
     def estimate(self, writes: Sequence[Write]) -> list[Estimate]:
         """The gas that each write would use now, with a margin but no more than a block
@@ -231,7 +231,7 @@ class Wallet:
         """The first nonce that is neither signed nor mined. Raises the alarm if
         nonces are mined that the ledger has not signed. Raises RpcUnavailableError.
         """
-        known = self.book.next_nonce(self.address)
+        known = self.transactions.next_nonce(self.address)
         signed, mined = known or 0, state.mined_nonces
         if mined > signed:
             mined = confirmed_nonces(self._rpc, self.address, mined)
@@ -341,17 +341,17 @@ class Wallet:
         """What is open: the oldest transaction, and the most that this address's
         transactions can cost.
         """
-        return self.book.outstanding(self.address)
+        return self.transactions.outstanding(self.address)
 
     def open_by_purpose(self) -> Counter[str]:
         """How many of this address's transactions are open, by purpose."""
-        return self.book.open_by_purpose(self.address)
+        return self.transactions.open_by_purpose(self.address)
 
     def _commit_and_send(
         self, rows: Sequence[dict[str, Any]], state: AccountState
     ) -> None:
         with crash_point(CrashPoint.TRANSACTION_COMMIT):
-            self.book.add(rows, state.head)
+            self.transactions.add(rows, state.head)
         self._try_to_broadcast([(row["hash"], row["raw"]) for row in rows])
 
     # --- open transactions ------------------------------------------------------------
@@ -360,13 +360,13 @@ class Wallet:
         """The transactions that are signed and not known to be mined, by nonce; those
         of a former key, too.
         """
-        return self.book.open_transactions()
+        return self.transactions.open_transactions()
 
     def abandoned(self, first: int, last: int) -> list[Sent]:
         """The transactions with nonces from `first` to `last` that clusters sharing the
         wallet signed, and that no fleet follows now.
         """
-        return self.book.abandoned(self.address, first, last)
+        return self.transactions.abandoned(self.address, first, last)
 
     def close(
         self,
@@ -377,7 +377,7 @@ class Wallet:
         """Record, within a transaction of the ledger, where the transactions were
         mined, and why some reverted.
         """
-        self.book.close(
+        self.transactions.close(
             connection,
             mined,
             {row_id: str(error) for row_id, error in reverted.items()},
@@ -475,7 +475,7 @@ class Wallet:
             return
         with self.exclusive():
             with crash_point(CrashPoint.TRANSACTION_COMMIT):
-                self.book.replace(signed, head)
+                self.transactions.replace(signed, head)
             self._try_to_broadcast([(row["hash"], row["raw"]) for _, row in signed])
 
     def why_reverted(self, mined: Sequence[Mined]) -> dict[int, RevertedError]:
@@ -519,7 +519,7 @@ class Wallet:
     def _tagged(self, write: Write) -> str:
         if write.to == self.address:
             return write.data
-        return append_tag(write.data, self.book.instance_tag())
+        return append_tag(write.data, self.transactions.instance_tag())
 
     def _row(self, write: Write, nonce: int, price: Fees) -> dict[str, Any]:
         if write.gas is None:
@@ -563,7 +563,7 @@ class Wallet:
             if isinstance(answer, RpcError):
                 message = answer.message
             said.append((tx_hash, message))
-        self.book.broadcast(said)
+        self.transactions.broadcast(said)
 
 
 def _raw_call(raw: bytes) -> Call:

@@ -128,7 +128,7 @@ def test_scan__lost_ledger_that_a_partner_took_over__its_claims_are_that_partner
     job_ids = scheduled_jobs(chain, provider, 1)
     with east.engine.begin() as connection:
         stored = text("UPDATE instance_tags SET tag = :tag WHERE cluster = 'east'")
-        own = east.wallet.book.instance_tag()
+        own = east.wallet.transactions.instance_tag()
         connection.execute(stored, {"tag": TAG})
     lost = ChainHarness.of(chain, provider, east.engine, cluster="east")
     lost.wallet.send(claims(1))

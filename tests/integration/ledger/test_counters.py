@@ -226,10 +226,10 @@ def signed(nonce: int) -> dict[str, object]:
 
 
 @pytest.fixture
-def book(ledger: Ledger, engine: Engine) -> TransactionStore:
-    book = TransactionStore(engine, "here", CHAIN_ID)
-    book.add([signed(nonce) for nonce in range(4)], head=1)
-    return book
+def transactions(ledger: Ledger, engine: Engine) -> TransactionStore:
+    transactions = TransactionStore(engine, "here", CHAIN_ID)
+    transactions.add([signed(nonce) for nonce in range(4)], head=1)
+    return transactions
 
 
 def mined(sent: Sent, *, success: bool = True, earned: int = 0) -> Mined:
@@ -238,16 +238,16 @@ def mined(sent: Sent, *, success: bool = True, earned: int = 0) -> Mined:
     )
 
 
-def close(engine: Engine, book: TransactionStore, *results: Mined) -> None:
+def close(engine: Engine, transactions: TransactionStore, *results: Mined) -> None:
     with engine.begin() as connection:
-        book.close(connection, results, {})
+        transactions.close(connection, results, {})
 
 
 def test_transactions__mined_reverted_replaced_and_lost__are_counted(
-    ledger: Ledger, engine: Engine, book: TransactionStore
+    ledger: Ledger, engine: Engine, transactions: TransactionStore
 ) -> None:
-    one, two, three, four = book.open_transactions()
-    book.replace(
+    one, two, three, four = transactions.open_transactions()
+    transactions.replace(
         [
             (
                 one.id,
@@ -261,9 +261,11 @@ def test_transactions__mined_reverted_replaced_and_lost__are_counted(
         ],
         head=2,
     )
-    close(engine, book, mined(one, earned=3 * 10**18), mined(two, success=False))
-    close(engine, book, replace(mined(three, success=False), given_up=True))
-    book.mark_foreign([four.id, one.id])  # the second one is not open any more
+    close(
+        engine, transactions, mined(one, earned=3 * 10**18), mined(two, success=False)
+    )
+    close(engine, transactions, replace(mined(three, success=False), given_up=True))
+    transactions.mark_foreign([four.id, one.id])  # the second one is not open any more
     assert totals(ledger) == {
         ("transactions", "mined"): 1,
         ("transactions", "reverted"): 1,
@@ -277,15 +279,15 @@ def test_transactions__mined_reverted_replaced_and_lost__are_counted(
 
 
 def test_transactions__mined_again_after_a_reorganisation__are_counted_once(
-    ledger: Ledger, engine: Engine, book: TransactionStore
+    ledger: Ledger, engine: Engine, transactions: TransactionStore
 ) -> None:
-    one, *_ = book.open_transactions()
-    close(engine, book, mined(one, earned=7))
+    one, *_ = transactions.open_transactions()
+    close(engine, transactions, mined(one, earned=7))
     once = totals(ledger)
     with engine.begin() as connection:
         Blocks(engine, "here", 10).take_back(connection, 15)
-    assert len(book.open_transactions()) == 4
-    close(engine, book, mined(one, earned=7))
+    assert len(transactions.open_transactions()) == 4
+    close(engine, transactions, mined(one, earned=7))
     assert totals(ledger) == once
     assert read_figures(engine, "here").cost_wei == pytest.approx(
         (500_000 + 3 * 2_000_000) / 4

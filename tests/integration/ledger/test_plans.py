@@ -370,20 +370,22 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "missing": lambda _, wallet: wallet.missing(["claim:7", "claim:none"]),
     "open_transactions": lambda _, wallet: wallet.open_transactions(),
     "abandoned": lambda _, wallet: wallet.abandoned(7, 20),
-    "broadcast": lambda _, wallet: wallet.book.broadcast([(RUNNING, None)]),
-    "reverted": lambda _, wallet: wallet.book.reverted({"claim:7": RUNNING}),
+    "broadcast": lambda _, wallet: wallet.transactions.broadcast([(RUNNING, None)]),
+    "reverted": lambda _, wallet: wallet.transactions.reverted({"claim:7": RUNNING}),
     "outstanding": lambda _, wallet: wallet.outstanding(),
     "open_by_purpose": lambda _, wallet: wallet.open_by_purpose(),
-    "next_nonce": lambda _, wallet: wallet.book.next_nonce("0x" + "3" * 40),
-    "at_nonces": lambda _, wallet: wallet.book.at_nonces("0x" + "3" * 40, range(7, 20)),
+    "next_nonce": lambda _, wallet: wallet.transactions.next_nonce("0x" + "3" * 40),
+    "at_nonces": lambda _, wallet: wallet.transactions.at_nonces(
+        "0x" + "3" * 40, range(7, 20)
+    ),
     "bill of a job": lambda ledger, _: Earnings(ledger.engine, CLUSTER).total(
         EarningsFilter(RUNNING)
     ),
     "earned today": lambda ledger, _: Earnings(ledger.engine, CLUSTER).today(),
     "last customer": lambda ledger, _: last_customer(ledger.engine, CLUSTER),
     "last callback": lambda ledger, _: last_callback_age_s(ledger.engine, CLUSTER),
-    "ours": lambda _, wallet: wallet.book.ours([RUNNING]),
-    "writers": lambda _, wallet: wallet.book.writers([RUNNING]),
+    "ours": lambda _, wallet: wallet.transactions.ours([RUNNING]),
+    "writers": lambda _, wallet: wallet.transactions.writers([RUNNING]),
 }
 
 

@@ -207,12 +207,12 @@ def specs_or_none(nodes: NodesOfEither) -> PartitionHardware | None:
 def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     world: SubmissionEnv, site: WorkerContext, woken: list[str]
 ) -> None:
-    book = Registrations(site.ledger.facts)
+    registrations = Registrations(site.ledger.facts)
     wait_until(
         lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
     )
     assert site.ledger.ticks.age_s(NODES) is not None
-    assert book.hardware()[0]
+    assert registrations.hardware()[0]
     world.processes.stop(world.processes.find("slurmctld"))
     reset_failure_count(site.ledger)
     failures, alarmed_after = 0, 0
@@ -232,7 +232,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     assert site.ledger.facts.get(FAILED_TRIES) == TRIES + 1
     assert not slurm_is_healthy(site.ledger)
     assert site.ledger.ticks.age_s(NODES) is None
-    since_s = book.hardware()[1]
+    since_s = registrations.hardware()[1]
     woken.clear()
     world.slurm.start_controller()
 
@@ -249,7 +249,9 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     wait_until(
         lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
     )
-    assert book.hardware()[1] < since_s, "the age of this set of nodes restarts"
+    assert registrations.hardware()[1] < since_s, (
+        "the age of this set of nodes restarts"
+    )
 
 
 def has_looked(site: WorkerContext) -> bool:
@@ -295,9 +297,9 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
         "offered": None,
         "odd": [],
     }
-    book = Registrations(site.ledger.facts)
-    book.learn_standing(RegistrationStatus.UNREGISTERED)
-    book.record_decision(
+    registrations = Registrations(site.ledger.facts)
+    registrations.learn_standing(RegistrationStatus.UNREGISTERED)
+    registrations.record_decision(
         {"address": "0x", "decision": "wait", "why": "no node", "measuring": False}
         | offers
     )

@@ -274,7 +274,7 @@ def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.instance_tag())[
+    claims_next = append_tag(CLAIM.encode(), fleet.wallet.transactions.instance_tag())[
         2:
     ].ljust(64, "0")
     with broken_for(chain, claims_next, "fe", at="00"):
@@ -294,7 +294,7 @@ def test_claim__refused_at_the_estimate__the_operator_is_called_a_minute_later(
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.instance_tag())[
+    claims_next = append_tag(CLAIM.encode(), fleet.wallet.transactions.instance_tag())[
         2:
     ].ljust(64, "0")
     with broken_for(chain, claims_next, REFUSED, at="00"):
@@ -472,7 +472,7 @@ def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(
 ) -> None:
     with held(chain):
         fleet.wallet.send(claims(1))
-        fleet.wallet.book.broadcast([(fleet.rows("hash")[0][0], HOSTILE)])
+        fleet.wallet.transactions.broadcast([(fleet.rows("hash")[0][0], HOSTILE)])
         assert fleet.rows("error") == [("no\\x00 \\ud800 at all",)]
     fleet.site.ledger.alarms.on(
         AlarmName.CHAIN_NOT_ANSWERING, error=HOSTILE, nodes={HOSTILE: [HOSTILE, 7]}
