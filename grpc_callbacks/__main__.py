@@ -62,9 +62,9 @@ async def _serve(settings: Settings) -> None:
         sockets = SocketFolder(settings.state_dir)
     _warn_of_readers(settings)
     tracer = tracer_of(settings, "callbacks")
-    inbox = CallbackWriter(database, settings.cluster_name, tracer=tracer)
+    writer = CallbackWriter(database, settings.cluster_name, tracer=tracer)
     notifier = PollNotifier(broker, settings.cluster_name, tls=broker_tls(settings))
-    services = Services(inbox, notifier, callers, settings.slurm_ssh_public_key or "")
+    services = Services(writer, notifier, callers, settings.slurm_ssh_public_key or "")
     server = CallbackServer(
         settings.listen_address,
         settings.public_address,
@@ -101,7 +101,7 @@ async def _serve(settings: Settings) -> None:
     if probes is not None:
         probes.stop()
     notifier.close()
-    inbox.close()
+    writer.close()
     tracer.close()
 
 

@@ -23,7 +23,7 @@ from grpc_callbacks.validation import CallbackPayload
 from supervisor_tasks.errors import PermanentError, SupervisorError, TransientError
 from supervisor_tasks.jobs.trace import NoTraces, Tracer
 from supervisor_tasks.ledger.heartbeats import REPORTER
-from supervisor_tasks.ledger.tick_names import CALLBACKS as THIS_PROCESS
+from supervisor_tasks.ledger.periodic_run_names import CALLBACKS as THIS_PROCESS
 
 log = structlog.get_logger()
 

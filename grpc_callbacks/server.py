@@ -118,12 +118,12 @@ class Services:
 
     def __init__(
         self,
-        inbox: CallbackWriter,
+        writer: CallbackWriter,
         notifier: PollNotifier,
         callers: Callers,
         authorized_keys: str,
     ) -> None:
-        self._inbox = inbox
+        self._writer = writer
         self._notifier = notifier
         self._callers = callers
         self._keys = messages.FetchAuthorizedKeysResponse(
@@ -269,7 +269,7 @@ class Services:
                 request.exit_code,
             )
             if not report.ignored:
-                await self._inbox.store(report, peer, called.caller.proof)
+                await self._writer.store(report, peer, called.caller.proof)
                 self._notifier.wake_poll_jobs()
                 outcome = "callback_stored"
         except MalformedCallbackError as error:
@@ -328,7 +328,7 @@ class Services:
         if service == REPORTER_SERVICE and self._callers.counts_as_heartbeat(
             called.caller
         ):
-            self._inbox.note_reporter_heartbeat()
+            self._writer.note_reporter_heartbeat()
         answers = health_pb2.HealthCheckResponse
         if not self._serving:
             return answers(status=answers.NOT_SERVING)
@@ -339,7 +339,7 @@ class Services:
         dropped log lines.
         """
         log.flush_dropped_counts()
-        self._serving = await self._inbox.is_open()
+        self._serving = await self._writer.is_open()
 
 
 class CallbackServer:

@@ -8,8 +8,8 @@ from math import inf
 from supervisor_tasks.cli.views import span
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
 from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import StatusSummary
-from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.monitoring.health import LOOKED_EVERY_S, MISSED
 from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, SLURM_ANSWERED
 

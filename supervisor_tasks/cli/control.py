@@ -144,7 +144,7 @@ def disable_reporter(
         " in SLURM is lost"
     )
     with cli.change("reporter disable", "reporter", will, yes=yes, reason=reason):
-        delete_reporter_heartbeat(cli.ledger.ticks)
+        delete_reporter_heartbeat(cli.ledger.periodic_runs)
     typer.echo("no reporter is expected until the next heartbeat of one")
 
 

@@ -19,8 +19,8 @@ from supervisor_tasks.cli.wording import coins, counted, joined
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
+from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED
 from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading, Writer
-from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED

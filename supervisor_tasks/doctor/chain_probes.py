@@ -27,7 +27,7 @@ from supervisor_tasks.doctor.verdicts import (
 )
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
-from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
+from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
 
 ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
@@ -139,7 +139,7 @@ def reading(shared: Examined) -> Iterator[Finding]:
     """How far the ledger has read the chain."""
     found, _ = shared.chain.needed()
     cursor = shared.ledger.cursors.of(CONTRACT_STREAM)
-    scanned_s = shared.ledger.ticks.age_s(SCANNED)
+    scanned_s = shared.ledger.periodic_runs.age_s(SCANNED)
     head = int(found.rpc.call("eth_blockNumber"), 16)
     last_read = None
     if cursor is not None:

@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.examination_queries import (
 )
 from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER
 from supervisor_tasks.ledger.migrations import newest_revision, revision
-from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.vital_signs import vital_signs
 from supervisor_tasks.monitoring.checks import BrokerAnswers
 from supervisor_tasks.monitoring.health import periodic_work, problems
@@ -86,7 +86,7 @@ def heard(shared: Examined) -> Iterator[Finding]:
     """When the gRPC process and the reporter last sent a heartbeat, and when a plugin
     last called.
     """
-    ticks_s = shared.ledger.ticks.ages_s()
+    ticks_s = shared.ledger.periodic_runs.ages_s()
     start_grpc = (
         "start the gRPC process, and read its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
     )

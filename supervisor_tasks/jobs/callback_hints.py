@@ -33,11 +33,11 @@ def read_callbacks(context: WorkerContext) -> int:
     callback that two workers read at the same time is counted once, and asks for two
     looks. Raises LedgerUnavailableError; a retry helps.
     """
-    callbacks = context.ledger.inbox.unread()
+    callbacks = context.ledger.callbacks.unread()
     if not callbacks:
         return 0
     slurm_ids = context.ledger.slurm_ids({callback.job_id for callback in callbacks})
-    received = context.ledger.inbox.counts(
+    received = context.ledger.callbacks.counts(
         {(callback.job_id, callback.slurm_id) for callback in callbacks}
     )
     matches = dict[int, str]()
@@ -54,7 +54,7 @@ def read_callbacks(context: WorkerContext) -> int:
     _log_unknown(unknown)
 
     def mark_read(connection: Connection) -> None:
-        marked = context.ledger.inbox.mark_read(connection, callbacks)
+        marked = context.ledger.callbacks.mark_read(connection, callbacks)
         read = Counter((Total.CALLBACKS, matches[number]) for number in marked)
         context.ledger.counters.add(connection, read)
 

@@ -24,9 +24,9 @@ from supervisor_tasks.jobs.stalled import is_held
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE
 from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.ledger.registrations import Registrations
-from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, CLAIMABLE
 from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
@@ -54,7 +54,7 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> bool:
     readings = dict[str, int]()
     if head is not None:
         readings[CHAIN_HEAD] = head
-    together = context.ledger.ticks.together()
+    together = context.ledger.periodic_runs.together()
     with (
         reading_once(),
         together,
@@ -195,7 +195,7 @@ def _room(context: WorkerContext, demand: Demand, alarms: set[str]) -> int:
         log.warning(
             "slurm_not_answering",
             claimable=demand.claimable,
-            last_answer_s=ledger.ticks.age_s(SLURM_ANSWERED),
+            last_answer_s=ledger.periodic_runs.age_s(SLURM_ANSWERED),
         )
         return 0
     return _places(context, demand)

@@ -13,7 +13,7 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
-from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.monitoring.instruments import BATCHES, timed
 
 log = structlog.get_logger()
@@ -107,7 +107,7 @@ def _run_with_lock(
         ) as mine:
             if not mine:
                 if takes_long:
-                    ledger.ticks.record(finished_key(name))
+                    ledger.periodic_runs.record(finished_key(name))
                 return
             with record_run(ledger, name):
                 left = work()
@@ -125,6 +125,6 @@ def record_run(
         with timed(BATCHES, name):
             yield
     except TransientError:
-        ledger.ticks.record(finished_key(name))
+        ledger.periodic_runs.record(finished_key(name))
         raise
-    ledger.ticks.record(finished_key(name), name, readings=readings)
+    ledger.periodic_runs.record(finished_key(name), name, readings=readings)

@@ -449,7 +449,7 @@ def _traces(
     called_ids = dict[JobId, set[int]]()
     for job_id, ago_s in ages.items():
         called_ids[job_id] = {
-            row.slurm_id for row in context.ledger.inbox.of_last(job_id, ago_s)
+            row.slurm_id for row in context.ledger.callbacks.of_last(job_id, ago_s)
         }
     plausible = plausible_ids(context, called_ids, ages)
     logs = context.slurm.cluster.log_files(customer, ages)

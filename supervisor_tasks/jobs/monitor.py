@@ -63,7 +63,9 @@ def poll_jobs(context: WorkerContext) -> bool:
             _postpone(context, observed, effects)
     elif not callbacks:
         return False
-    return ledger.inbox.has_unread() or ledger.effects.any_due([EffectKind.POLL_SLURM])
+    return ledger.callbacks.has_unread() or ledger.effects.any_due(
+        [EffectKind.POLL_SLURM]
+    )
 
 
 def _oversizes(

@@ -143,7 +143,7 @@ def _reported_ends(
         return {}
     if context.slurm.cluster.has_accounting:
         return {}
-    callbacks = context.ledger.inbox.about(slurm_ids)
+    callbacks = context.ledger.callbacks.about(slurm_ids)
     submissions = context.ledger.journal.submissions(set(slurm_ids.values()))
     suspended = context.ledger.journal.ever_suspended(slurm_ids)
     ends = dict[JobId, Outcome | ConflictingOutcomes]()
@@ -178,7 +178,7 @@ def _ends_before_slurms(
     if not records or not context.slurm.trust_callbacks:
         return {}
     slurm_ids = {job_id: seen.slurm_id for job_id, seen in records.items()}
-    callbacks = context.ledger.inbox.about(slurm_ids)
+    callbacks = context.ledger.callbacks.about(slurm_ids)
     submissions = context.ledger.journal.submissions(set(slurm_ids.values()))
     suspended = context.ledger.journal.ever_suspended(slurm_ids)
     ends = dict[JobId, Outcome]()

@@ -47,7 +47,7 @@ def runs_from_callbacks(
     unsure = _unsure(jobs, sights)
     if not unsure:
         return {}, {}
-    callbacks = context.ledger.inbox.about(
+    callbacks = context.ledger.callbacks.about(
         {job_id: seen.slurm_id for job_id, seen in unsure.items()}
     )
     changes = dict[JobId, JobChange]()

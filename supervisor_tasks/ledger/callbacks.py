@@ -125,10 +125,12 @@ class CallbackSeen:
 class CallbackReader:
     """The inbox of one cluster: its callbacks."""
 
-    def __init__(self, engine: Engine, cluster: str, ticks: PeriodicRuns) -> None:
+    def __init__(
+        self, engine: Engine, cluster: str, periodic_runs: PeriodicRuns
+    ) -> None:
         self._engine = engine
         self._cluster = cluster
-        self._ticks = ticks
+        self._periodic_runs = periodic_runs
 
     def unread(self) -> list[CallbackSeen]:
         """Callbacks that were not read yet, oldest first, at most MAX_CALLBACKS."""
@@ -176,7 +178,7 @@ class CallbackReader:
         minutes, and what is behind a callback that matches no job and is kept. Returns
         how many callbacks it deleted.
         """
-        ago_s = self._ticks.age_s(UNKNOWN_CALLBACKS_PURGED)
+        ago_s = self._periodic_runs.age_s(UNKNOWN_CALLBACKS_PURGED)
         if ago_s is not None and ago_s < DELETE_EVERY_S:
             return 0
         with self._engine.begin() as connection:
@@ -211,7 +213,7 @@ class CallbackReader:
                     index_elements=["cluster", "name"], set_=value
                 )
             )
-        self._ticks.record(UNKNOWN_CALLBACKS_PURGED)
+        self._periodic_runs.record(UNKNOWN_CALLBACKS_PURGED)
         return deleted
 
     def about(

@@ -16,7 +16,7 @@ class Watched(Protocol):
 
     facts: "Facts"
     alarms: "Alarms"
-    ticks: "PeriodicRuns"
+    periodic_runs: "PeriodicRuns"
 
 
 class Duration:
@@ -102,5 +102,5 @@ class Condition:
             return self.duration.update(is_bad, subject)
         if not is_bad:
             return 0.0
-        age_s = self._ledger.ticks.age_s(self._tick)
+        age_s = self._ledger.periodic_runs.age_s(self._tick)
         return float("inf") if age_s is None else age_s

@@ -13,8 +13,8 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
 from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT
-from supervisor_tasks.ledger.periodic_runs_sql import RECORD_TICKS
-from supervisor_tasks.ledger.tick_names import CLOCK, CLOCK_TICK_EVERY_S
+from supervisor_tasks.ledger.periodic_run_names import CLOCK, CLOCK_TICK_EVERY_S
+from supervisor_tasks.ledger.periodic_runs_sql import RECORD_RUNS
 
 Value = TypeVar("Value")
 # Runs one statement in the form of the driver.
@@ -167,7 +167,7 @@ class Due:
     def _tick(self, readings: Mapping[str, int]) -> None:
         names, numbers = [CLOCK, *readings], [None, *readings.values()]
         self._execute(
-            RECORD_TICKS,
+            RECORD_RUNS,
             {
                 "cluster": self._parameters["cluster"],
                 "names": names,

@@ -8,7 +8,7 @@ and since when they have come without a gap.
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 
 if TYPE_CHECKING:
     from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
@@ -57,12 +57,12 @@ def record_heartbeats(
         execute(_BEAT, about)
 
 
-def delete_reporter_heartbeat(ticks: "PeriodicRuns") -> None:
+def delete_reporter_heartbeat(periodic_runs: "PeriodicRuns") -> None:
     """Delete the ticks of the reporter: the site has none any more. It counts again
     from its next heartbeat.
     """
     for name in (REPORTER, continuous_since_key(REPORTER)):
-        ticks.remove(name)
+        periodic_runs.remove(name)
 
 
 def missing_sources(ticks_s: Mapping[str, float]) -> dict[str, float | None]:

@@ -7,7 +7,7 @@ from supervisor_tasks.ledger.driver import PROCESS
 from supervisor_tasks.ledger.tables import METADATA
 
 INSTANCE_TAGS = METADATA.tables["instance_tags"]
-TICKS = METADATA.tables["periodic_runs"]
+PERIODIC_RUNS = METADATA.tables["periodic_runs"]
 
 _CONNECTED = text(
     "SELECT datname, count(*) AS connections FROM pg_stat_activity"
@@ -19,12 +19,12 @@ def last_ticks(engine: Engine, cluster: str, tag: bytes) -> dict[str, float]:
     """For the other clusters of this database with an instance tag: how many seconds
     ago their fleets last worked.
     """
-    age = func.extract("epoch", func.now() - func.max(TICKS.c.succeeded_at)).label(
-        "age_s"
-    )
+    age = func.extract(
+        "epoch", func.now() - func.max(PERIODIC_RUNS.c.succeeded_at)
+    ).label("age_s")
     query = (
         select(INSTANCE_TAGS.c.cluster, age)
-        .join(TICKS, TICKS.c.cluster == INSTANCE_TAGS.c.cluster)
+        .join(PERIODIC_RUNS, PERIODIC_RUNS.c.cluster == INSTANCE_TAGS.c.cluster)
         .where(INSTANCE_TAGS.c.tag == tag, INSTANCE_TAGS.c.cluster != cluster)
         .group_by(INSTANCE_TAGS.c.cluster)
     )

@@ -1,4 +1,5 @@
-"""Ticks: when each piece of periodic work last succeeded, by the database's clock.
+"""Periodic runs: when each piece of periodic work last succeeded, by the database's
+clock. That is its tick.
 
 A tick with a number is a reading: what a process last read elsewhere, such as the
 chain's head. It is written with a tick that is due in any case, so it costs no
@@ -14,10 +15,10 @@ from sqlalchemy import Engine, delete, func, select
 
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import optional_float
-from supervisor_tasks.ledger.periodic_runs_sql import RECORD_TICKS
+from supervisor_tasks.ledger.periodic_runs_sql import RECORD_RUNS
 from supervisor_tasks.ledger.tables import METADATA
 
-TICKS = METADATA.tables["periodic_runs"]
+PERIODIC_RUNS = METADATA.tables["periodic_runs"]
 
 TICK_S = 1.0  # within this time, only the first tick of a name is written
 
@@ -76,22 +77,27 @@ class PeriodicRuns:
             "numbers": list(numbers.values()),
         }
         with read_connection(self._engine) as connection:
-            connection.exec_driver_sql(RECORD_TICKS, given)
+            connection.exec_driver_sql(RECORD_RUNS, given)
 
     def remove(self, name: str) -> None:
         """Delete a tick: this periodic work is not done any more."""
         self._recorded_s.pop(name, None)
         with self._engine.begin() as connection:
             connection.execute(
-                delete(TICKS).where(
-                    TICKS.c.cluster == self._cluster, TICKS.c.name == name
+                delete(PERIODIC_RUNS).where(
+                    PERIODIC_RUNS.c.cluster == self._cluster,
+                    PERIODIC_RUNS.c.name == name,
                 )
             )
 
     def ages_s(self) -> dict[str, float]:
         """The ages of all ticks in seconds, by the database's clock."""
-        age = func.extract("epoch", func.now() - TICKS.c.succeeded_at).label("age_s")
-        query = select(TICKS.c.name, age).where(TICKS.c.cluster == self._cluster)
+        age = func.extract("epoch", func.now() - PERIODIC_RUNS.c.succeeded_at).label(
+            "age_s"
+        )
+        query = select(PERIODIC_RUNS.c.name, age).where(
+            PERIODIC_RUNS.c.cluster == self._cluster
+        )
         with read_connection(self._engine) as connection:
             return {row.name: float(row.age_s) for row in connection.execute(query)}
 
@@ -99,11 +105,12 @@ class PeriodicRuns:
         """How many seconds ago this periodic work succeeded, by the database's clock;
         None when it never did.
         """
-        age = func.extract("epoch", func.now() - TICKS.c.succeeded_at)
+        age = func.extract("epoch", func.now() - PERIODIC_RUNS.c.succeeded_at)
         with read_connection(self._engine) as connection:
             found = connection.scalar(
                 select(age).where(
-                    TICKS.c.cluster == self._cluster, TICKS.c.name == name
+                    PERIODIC_RUNS.c.cluster == self._cluster,
+                    PERIODIC_RUNS.c.name == name,
                 )
             )
         return optional_float(found)

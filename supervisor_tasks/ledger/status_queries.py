@@ -16,11 +16,11 @@ from supervisor_tasks.ledger.alarms import Alarm, Switch
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import ENDPOINTS
 from supervisor_tasks.ledger.mapping import filter_parameters
+from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE, QUEUE
 from supervisor_tasks.ledger.reconciliations import Sweeps, Swept
 from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
 from supervisor_tasks.ledger.switches import Switches
 from supervisor_tasks.ledger.tables import IS_OPEN
-from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, CLAIMABLE, QUEUE
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 Row = dict[str, Any]

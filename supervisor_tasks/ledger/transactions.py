@@ -38,8 +38,8 @@ from supervisor_tasks.ledger.mapping import (
     sanitize_and_truncate,
     sanitize_optional,
 )
+from supervisor_tasks.ledger.periodic_run_names import SCANNED
 from supervisor_tasks.ledger.tables import METADATA
-from supervisor_tasks.ledger.tick_names import SCANNED
 from supervisor_tasks.provider.registration_rules import TransactionStatus
 from supervisor_tasks.wallet.fees import Fees
 from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
@@ -47,7 +47,7 @@ from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
 TRANSACTIONS = METADATA.tables["transactions"]
 SIGNATURES = METADATA.tables["signatures"]
 INSTANCE_TAGS = METADATA.tables["instance_tags"]
-TICKS = METADATA.tables["periodic_runs"]
+PERIODIC_RUNS = METADATA.tables["periodic_runs"]
 
 # A fleet whose chain workers are at work leaves the tick SCANNED, at least each 75 s.
 AT_WORK_S = 180.0
@@ -163,9 +163,9 @@ def _open_transactions(*which: Any) -> Select[Any]:
 # them.
 _OPEN_TRANSACTIONS = _open_transactions(TRANSACTIONS.c.cluster == bindparam("cluster"))
 _AT_WORK = exists().where(
-    TICKS.c.cluster == TRANSACTIONS.c.cluster,
-    TICKS.c.name == SCANNED,
-    TICKS.c.succeeded_at > func.now() - timedelta(seconds=AT_WORK_S),
+    PERIODIC_RUNS.c.cluster == TRANSACTIONS.c.cluster,
+    PERIODIC_RUNS.c.name == SCANNED,
+    PERIODIC_RUNS.c.succeeded_at > func.now() - timedelta(seconds=AT_WORK_S),
 )
 _ABANDONED = _open_transactions(
     TRANSACTIONS.c.cluster != bindparam("cluster"),

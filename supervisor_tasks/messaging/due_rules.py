@@ -18,6 +18,11 @@ from supervisor_tasks.ledger.facts import (
     Fact,
 )
 from supervisor_tasks.ledger.heartbeats import missing_sources
+from supervisor_tasks.ledger.periodic_run_names import (
+    IDLE_S,
+    OLD_ROWS_DELETED,
+    finished_key,
+)
 from supervisor_tasks.ledger.registrations import (
     HARDWARE,
     MEASUREMENT_REQUESTED,
@@ -27,7 +32,6 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION_REQUESTED,
     REGISTRATION_STATUS,
 )
-from supervisor_tasks.ledger.tick_names import IDLE_S, OLD_ROWS_DELETED, finished_key
 from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
     FAILED_TRIES,

@@ -6,7 +6,7 @@ from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load_or_exit, or_exit
 from supervisor_tasks.ledger.driver import DriverConnection
 from supervisor_tasks.ledger.due import Due
-from supervisor_tasks.ledger.tick_names import QUEUE
+from supervisor_tasks.ledger.periodic_run_names import QUEUE
 from supervisor_tasks.messaging.beat_scheduler import BeatScheduler, Question, Waiting
 from supervisor_tasks.messaging.due_rules import (
     FACTS,

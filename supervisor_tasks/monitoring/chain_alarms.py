@@ -64,7 +64,7 @@ def _record_failure(context: WorkerContext, error: str) -> None:
 
 
 def _record_success(context: WorkerContext) -> None:
-    context.ledger.ticks.record(CHAIN_ANSWERED)
+    context.ledger.periodic_runs.record(CHAIN_ANSWERED)
     _silence(context).update(False)
     _watch_endpoints(context)
 

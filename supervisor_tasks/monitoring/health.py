@@ -9,7 +9,7 @@ periodic work that is due even where nothing happens.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from supervisor_tasks.ledger.tick_names import (
+from supervisor_tasks.ledger.periodic_run_names import (
     CALLBACKS,
     CLOCK,
     CLOCK_TICK_EVERY_S,

@@ -10,7 +10,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 
 MISSED_S = 60.0
 ADVICE = {
@@ -24,7 +24,7 @@ def check_heartbeats(ledger: Ledger) -> None:
     """Raise the alarm for each source that is missing, until its heartbeat is
     back.
     """
-    missed = missing_sources(ledger.ticks.ages_s())
+    missed = missing_sources(ledger.periodic_runs.ages_s())
     Condition(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING, MISSED_S).update(
         bool(missed),
         silent_s={

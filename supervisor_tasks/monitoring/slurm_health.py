@@ -18,8 +18,8 @@ from supervisor_tasks.jobs.oversize import end_when_quiet
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.registrations import NODES
-from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.monitoring.cluster_guard import (
     AnotherSlurmError,
     compare_cluster,
@@ -46,7 +46,7 @@ def slurm_is_healthy(ledger: Ledger) -> bool:
 
     A worker checks this before it begins something new. Work that is under way goes on.
     """
-    answered_s = ledger.ticks.age_s(SLURM_ANSWERED)
+    answered_s = ledger.periodic_runs.age_s(SLURM_ANSWERED)
     return answered_s is not None and answered_s <= KNOWN_FOR_S
 
 
@@ -68,7 +68,7 @@ def check_slurm(context: WorkerContext) -> None:
     if _due(context):
         run_exclusive(context.ledger, "check_slurm", lambda: _check(context))
     else:
-        context.ledger.ticks.record(finished_key("check_slurm"))
+        context.ledger.periodic_runs.record(finished_key("check_slurm"))
 
 
 def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
@@ -84,7 +84,7 @@ def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
 
 def _due(context: WorkerContext) -> bool:
     ledger = context.ledger
-    answered_s = ledger.ticks.age_s(SLURM_ANSWERED)
+    answered_s = ledger.periodic_runs.age_s(SLURM_ANSWERED)
     seen = ledger.facts.get(ANSWERED_SINCE_START) is True
     return check_is_due(
         answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s
@@ -104,15 +104,15 @@ def _check(context: WorkerContext) -> bool:
     try:
         compare_cluster(context, controller)
     except AnotherSlurmError:
-        ledger.ticks.remove(SLURM_ANSWERED)  # nothing is claimed
-        ledger.ticks.remove(NODES)
+        ledger.periodic_runs.remove(SLURM_ANSWERED)  # nothing is claimed
+        ledger.periodic_runs.remove(NODES)
         raise
-    ledger.ticks.record(SLURM_ANSWERED)
-    if ledger.ticks.age_s(NODES) is None:
+    ledger.periodic_runs.record(SLURM_ANSWERED)
+    if ledger.periodic_runs.age_s(NODES) is None:
         context.sweep.wake("refresh_inventory")  # SLURM may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(ANSWERED_SINCE_START, True)
-    silent_s = ledger.ticks.age_s("check_slurm") or 0.0
+    silent_s = ledger.periodic_runs.age_s("check_slurm") or 0.0
     record_controller_start(ledger, controller, silent_s, now_s)
     _store_min_job_age(context, controller.min_job_age_s)
     if controller.accounting_unused:
@@ -148,11 +148,11 @@ def _store_min_job_age(context: WorkerContext, min_job_age_s: int) -> None:
 
 
 def _record_failure(ledger: Ledger, error: TransientError) -> None:
-    ledger.ticks.remove(SLURM_ANSWERED)
-    ledger.ticks.remove(NODES)
+    ledger.periodic_runs.remove(SLURM_ANSWERED)
+    ledger.periodic_runs.remove(NODES)
     tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
     ledger.facts.set(FAILED_TRIES, tries)
-    silent_s = ledger.ticks.age_s("check_slurm")
+    silent_s = ledger.periodic_runs.age_s("check_slurm")
     seen = ledger.facts.get(ANSWERED_SINCE_START) is True
     if is_alarming(tries, seen, silent_s):
         shown_s = None if silent_s is None else round(silent_s)

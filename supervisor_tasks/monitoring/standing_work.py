@@ -22,6 +22,6 @@ def check_alarms(context: WorkerContext) -> None:
         watch_effects(ledger)
         ledger.counters.fold()
         check_heartbeats(ledger)
-        purged = ledger.inbox.purge_unknown()
+        purged = ledger.callbacks.purge_unknown()
         if purged:
             log.info("unknown_callbacks_purged", callbacks=purged)

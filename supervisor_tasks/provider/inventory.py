@@ -41,10 +41,10 @@ def _look(context: WorkerContext) -> bool:
     else:
         _missed(context, registrations, _left_out(context.slurm.nodes.partition, specs))
     machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
-    if not shows_nodes(context.ledger.ticks.age_s(NODES)):
+    if not shows_nodes(context.ledger.periodic_runs.age_s(NODES)):
         registrations.delete_hardware()
     is_new = registrations.learn_hardware(machines)
-    context.ledger.ticks.record(NODES)
+    context.ledger.periodic_runs.record(NODES)
     if is_new:
         context.sweep.wake("register")
     return False

@@ -120,7 +120,7 @@ def _situation(
         )
     machines, known_s = tuple[Machine, ...](), 0.0
     is_healthy = slurm_is_healthy(context.ledger)
-    if is_healthy and shows_nodes(context.ledger.ticks.age_s(NODES)):
+    if is_healthy and shows_nodes(context.ledger.periodic_runs.age_s(NODES)):
         machines, known_s = registrations.hardware()
     return RegistrationInput(
         on_chain=on_chain,

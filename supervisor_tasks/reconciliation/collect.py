@@ -120,7 +120,7 @@ def collect_snapshot(
         )
         uptime_s: float | None = math.inf
         if not cluster.has_accounting:
-            uptime_s = continuous_uptime_s(ledger.ticks.ages_s())
+            uptime_s = continuous_uptime_s(ledger.periodic_runs.ages_s())
         booted, slurmctld_uptime_s = "", 0.0
         if boot is not None:
             booted, slurmctld_uptime_s = boot.value, boot.age_s
@@ -165,7 +165,7 @@ def collect_snapshot(
     with_ids = _missing_for_long(snapshot)
     snapshot = snapshot.changed(
         recently_reported=_recently_reported(ledger, snapshot, with_ids),
-        proven_ends=frozenset(ledger.inbox.jobs_proven_as(with_ids, ENDED)),
+        proven_ends=frozenset(ledger.callbacks.jobs_proven_as(with_ids, ENDED)),
     )
     return snapshot, read_since
 
@@ -257,7 +257,7 @@ def _scan_is_current(ledger: Ledger) -> bool:
     """Whether the scan goes on, and has found no lost blocks that the operator must
     decide on.
     """
-    age_s = ledger.ticks.age_s("scan")
+    age_s = ledger.periodic_runs.age_s("scan")
     if age_s is None or age_s >= SCANNED_WITHIN_S:
         return False
     alarms = {alarm.name for alarm in ledger.alarms.all()}
@@ -354,7 +354,9 @@ def _recently_reported(
     long before. The POLL_SLURM effect decides whether that end can be true. The sender
     of a false callback may have slowed that effect down.
     """
-    return frozenset(ledger.inbox.jobs_reported_as(slurm_ids, ENDED, snapshot.grace_s))
+    return frozenset(
+        ledger.callbacks.jobs_reported_as(slurm_ids, ENDED, snapshot.grace_s)
+    )
 
 
 def _traces(
@@ -446,7 +448,7 @@ def _with_callbacks(
     """
     under_own_id = set[JobId]()
     other_ids = dict[JobId, set[SlurmId]]()
-    last_ages_s = context.ledger.inbox.last_callback_ages_s(begun_ago_s)
+    last_ages_s = context.ledger.callbacks.last_callback_ages_s(begun_ago_s)
     for job_id, ages_s in last_ages_s.items():
         slurm_ids = set[SlurmId]()
         for slurm_id, age_s in ages_s.items():

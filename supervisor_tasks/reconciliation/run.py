@@ -29,7 +29,7 @@ from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
-from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.messaging.queues import SWEEP_CHECKED_EVERY_S
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.collect import (
@@ -86,7 +86,7 @@ def sweep(context: WorkerContext, why: str = "") -> None:
             takes_long=True,
         )
     else:
-        context.ledger.ticks.record(finished_key("sweep"))
+        context.ledger.periodic_runs.record(finished_key("sweep"))
 
 
 def _sweep(context: WorkerContext, why: str) -> bool:

@@ -8,8 +8,8 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.ledger.periodic_run_names import OLD_ROWS_DELETED
 from supervisor_tasks.ledger.retention import Retention
-from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED
 
 log = structlog.get_logger()
 
@@ -34,5 +34,5 @@ def _delete(context: WorkerContext, goes_on: Callable[[], bool]) -> bool:
     if deleted.rows:
         log.info("old_rows_deleted", left=deleted.left, **deleted.rows)
     if not deleted.left:
-        ledger.ticks.record(OLD_ROWS_DELETED)
+        ledger.periodic_runs.record(OLD_ROWS_DELETED)
     return False

@@ -29,7 +29,7 @@ from plugins.channel import SupervisorTarget, open_channel
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.ledger.heartbeats import REPORTER
-from supervisor_tasks.ledger.tick_names import CALLBACKS
+from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from tests.support.ports import (
     CallbackSite,
     Port,

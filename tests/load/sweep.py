@@ -308,7 +308,7 @@ def one_poll(
     poll_jobs(worker.context)
     took_s = time.monotonic() - began_s
     ended = ledger.count_in_states(["ENDED"])
-    if ended != len(job_ids) or ledger.inbox.has_unread():
+    if ended != len(job_ids) or ledger.callbacks.has_unread():
         raise RuntimeError(f"{ended} of {len(job_ids)} jobs have ended")
     return PolledJobs(took_s, called(calls) - before)
 

@@ -119,7 +119,7 @@ def tick(site: WorkerContext, *, at_once: bool = False) -> str:
     """Carry on the run once, if its effect is due; with `at_once`, even if it is not.
     Returns the error of a service that did not answer, or an empty text.
     """
-    site.ledger.ticks.record(SLURM_ANSWERED)  # another task probes SLURM
+    site.ledger.periodic_runs.record(SLURM_ANSWERED)  # another task probes SLURM
     if at_once:
         with site.ledger.engine.begin() as connection:
             connection.execute(

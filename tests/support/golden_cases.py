@@ -55,6 +55,7 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.earnings import Earned, Per
+from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import (
     EffectCount,
@@ -62,7 +63,6 @@ from supervisor_tasks.ledger.status_queries import (
     TickReading,
     Writer,
 )
-from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.notifications.incident_messages import Silence
 from supervisor_tasks.provider.offer import Prices
 from supervisor_tasks.provider.registration_rules import RegistrationStatus

@@ -120,7 +120,7 @@ class ChainHarness:
             confirmations=0,
             stuck_after_s=stuck_after_s,
         )
-        ledger.ticks.record("slurm")
+        ledger.periodic_runs.record("slurm")
         return cls(
             WorkerContext(ledger, GridLogger(channels.open), side, None),
             wallet,

@@ -268,7 +268,7 @@ def servers() -> Iterator[tuple[Engine, dict[str, str]]]:
 def ledger(servers: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
     emptied(servers[0])
     ledger = Ledger(servers[0], "here", lambda _: None)
-    ledger.ticks.record("claim")  # a fleet has worked for this cluster
+    ledger.periodic_runs.record("claim")  # a fleet has worked for this cluster
     yield ledger
     ledger.holder.close()
 

@@ -82,11 +82,16 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.migrations import newest_revision, revision, upgrade
 from supervisor_tasks.ledger.operator_log import OperatorLog
 from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.ledger.periodic_run_names import (
+    CALLBACKS,
+    CHAIN_HEAD,
+    QUEUE,
+    SCANNED,
+)
 from supervisor_tasks.ledger.reconciliations import Begun, Sweeps
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.retention import HELD
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.ledger.tick_names import CALLBACKS, CHAIN_HEAD, QUEUE, SCANNED
 from supervisor_tasks.monitoring.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.commands import Result, supervisor
@@ -118,7 +123,7 @@ def ledger(servers: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
     engine, _ = servers
     emptied(engine)
     ledger = Ledger(engine, "here", lambda _: None)
-    ledger.ticks.record("claim")  # a fleet has worked for this cluster
+    ledger.periodic_runs.record("claim")  # a fleet has worked for this cluster
     yield ledger
     ledger.holder.close()
 
@@ -167,7 +172,7 @@ def open_kinds(ledger: Ledger, number: int) -> set[str]:
 
 
 def tick_all(ledger: Ledger) -> None:
-    ledger.ticks.record(
+    ledger.periodic_runs.record(
         *(work.tick for work in periodic_work(1.0, accounts=False)), CALLBACKS
     )
 
@@ -1381,10 +1386,10 @@ def test_disable_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(
                 "UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'reporter%'"
             )
         )
-    assert set(missing_sources(ledger.ticks.ages_s())) == {REPORTER}
+    assert set(missing_sources(ledger.periodic_runs.ages_s())) == {REPORTER}
     run("reporter", "disable", status=4)
     run("reporter", "disable", "--yes")
-    assert missing_sources(ledger.ticks.ages_s()) == {}
+    assert missing_sources(ledger.periodic_runs.ages_s()) == {}
 
 
 def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(
@@ -2300,7 +2305,7 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
 ) -> None:
     bring_to_queued(ledger, 1)
     settled(ledger, 2)
-    ledger.ticks.record(
+    ledger.periodic_runs.record(
         SCANNED,
         readings=lambda: {CHAIN_HEAD: 120045, f"{QUEUE}chain": 2, f"{QUEUE}slurm": 310},
     )

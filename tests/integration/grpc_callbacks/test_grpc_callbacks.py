@@ -44,8 +44,8 @@ from grpc_callbacks.validation import CallbackPayload
 from plugins.reporter import HEARTBEAT_SERVICE
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.heartbeats import REPORTER, continuous_since_key
+from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.tables import METADATA
-from supervisor_tasks.ledger.tick_names import CALLBACKS
 from tests.support.refusals import reasons
 
 NAME = "0x" + "ab" * 32
@@ -500,17 +500,17 @@ def test_grpc_callbacks__settings_missing__ends_with_status_2_and_names_the_vari
 def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settled(
     site: WorkerContext,
 ) -> None:
-    inbox = CallbackWriter(
+    writer = CallbackWriter(
         site.environment["DATABASE_URL"], "here", most=dict.fromkeys(CallbackOrigin, 3)
     )
     know(site, NAME, 7)
     said = [CallbackPayload(NAME, 7, 7, duration_s, 0) for duration_s in range(1, 6)]
     for report in said[:3]:
-        asyncio.run(inbox.store(report, "test"))
+        asyncio.run(writer.store(report, "test"))
     with pytest.raises(InboxFullError):
-        asyncio.run(inbox.store(said[3], "test"))
-    asyncio.run(inbox.store(said[0], "test"))  # which is on disk
-    asyncio.run(inbox.store(replace(said[3], slurm_id=8), "test"))
+        asyncio.run(writer.store(said[3], "test"))
+    asyncio.run(writer.store(said[0], "test"))  # which is on disk
+    asyncio.run(writer.store(replace(said[3], slurm_id=8), "test"))
     assert [row[1:4] for row in site.rows()] == [
         (7, 7, 1),
         (7, 7, 2),
@@ -519,34 +519,34 @@ def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settle
     ]
     with site.engine.begin() as connection:
         connection.execute(text("UPDATE jobs SET state = 'SETTLED'"))
-    asyncio.run(inbox.store(said[3], "test"))
+    asyncio.run(writer.store(said[3], "test"))
     assert len(site.rows()) == 4
     with site.engine.begin() as connection:
         connection.execute(text("DELETE FROM jobs"))
-    inbox.close()
+    writer.close()
 
 
 def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on(
     site: WorkerContext,
 ) -> None:
-    inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")
+    writer = CallbackWriter(site.environment["DATABASE_URL"], "here")
     report = CallbackPayload(NAME, 7, 7, 1, 0)
     with pytest.raises(CallbackNotStoredError):
         asyncio.run(
-            inbox.store(report, "\ud800")
+            writer.store(report, "\ud800")
         )  # which has no bytes: the driver raises what is no error of a database
-    wait_until(lambda: asyncio.run(inbox.is_open()), "the inbox to be open", 60.0)
-    asyncio.run(inbox.store(report, "test"))
+    wait_until(lambda: asyncio.run(writer.is_open()), "the inbox to be open", 60.0)
+    asyncio.run(writer.store(report, "test"))
     assert len(site.rows()) == 1
-    inbox.close()
+    writer.close()
 
 
 def test_inbox__check_whether_it_is_open_fails_unexpectedly__answers_no(
     site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")
+    writer = CallbackWriter(site.environment["DATABASE_URL"], "here")
     with monkeypatch.context() as broken:
         broken.setattr(CallbackStore, "store", lambda *_: 1 / 0)
-        assert not asyncio.run(inbox.is_open())
-    wait_until(lambda: asyncio.run(inbox.is_open()), "the inbox to be open", 60.0)
-    inbox.close()
+        assert not asyncio.run(writer.is_open())
+    wait_until(lambda: asyncio.run(writer.is_open()), "the inbox to be open", 60.0)
+    writer.close()

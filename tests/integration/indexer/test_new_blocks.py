@@ -28,8 +28,8 @@ from supervisor_tasks.indexer.new_blocks import PAUSE_S, QUIET_S, NewBlocks
 from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.wallet.wallet import Write
 from tests.support.wallet_harness import (
     GAS,
@@ -146,7 +146,9 @@ def test_poll__no_subscription__wakes_the_claim_for_a_new_job(
 ) -> None:
     with watching(fleet, OFTEN_S, None) as (_, woken):
         until(
-            lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None,
+            lambda: (
+                fleet.site.ledger.periodic_runs.age_s(finished_key("claim")) is not None
+            ),
             "a look",
         )
         assert woken.tasks == []
@@ -164,7 +166,9 @@ def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
     )
     with watching(fleet, NEVER_S, None):
         until(
-            lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None,
+            lambda: (
+                fleet.site.ledger.periodic_runs.age_s(finished_key("claim")) is not None
+            ),
             "a look",
         )
     # the chain's tick, and the look's

@@ -111,7 +111,7 @@ class ReorgScenario:
         return job_id
 
     def claim(self) -> None:
-        self.ledger.ticks.record("slurm")
+        self.ledger.periodic_runs.record("slurm")
         claim(self.worker.context)
         collect_receipts(self.worker.context)
 

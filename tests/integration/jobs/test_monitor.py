@@ -82,10 +82,10 @@ def test_poll_jobs__another_worker_has_read_a_callback__is_counted_once(
         row = {"job": job, "slurm_id": slurm_id}
         connection.execute(text(CALLBACK), row)
     counted = matched(site)
-    read_by_other = other.ledger.inbox.unread()
+    read_by_other = other.ledger.callbacks.unread()
     poll_jobs(site)
     with world.engine.begin() as connection:
-        assert other.ledger.inbox.mark_read(connection, read_by_other) == []
+        assert other.ledger.callbacks.mark_read(connection, read_by_other) == []
     assert matched(site) == counted + 1
     for one in (site, other):
         one.slurm.cluster.close()
@@ -119,6 +119,6 @@ def test_poll_jobs__has_read_many_callbacks__lets_the_next_ones_gather(
         connection.execute(text(CALLBACK), strangers[0])
     poll_jobs(site)
     assert time.monotonic() - began_s >= LOOKS_APART_S
-    assert site.ledger.inbox.unread() == []
+    assert site.ledger.callbacks.unread() == []
     site.slurm.cluster.close()
     site.ledger.holder.close()

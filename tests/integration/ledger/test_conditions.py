@@ -108,7 +108,7 @@ def test_conditions__of_one_name__share_their_duration(ledger: Ledger) -> None:
 
 def test_condition__by_a_tick__counts_from_when_that_was_left(ledger: Ledger) -> None:
     condition = Condition(ledger, NAME, AFTER_S, tick="chain")
-    ledger.ticks.record("chain")
+    ledger.periodic_runs.record("chain")
     condition.update(True)
     assert on(ledger) == []
     pass_time(ledger, AFTER_S + 1)

@@ -11,8 +11,8 @@ from devgrid.ports import free_port
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.driver import PROCESS, DriverConnection
 from supervisor_tasks.ledger.due import Due
+from supervisor_tasks.ledger.periodic_run_names import CLOCK
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.ledger.tick_names import CLOCK
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from tests.support.ledger import migrated
 

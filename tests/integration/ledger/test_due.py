@@ -16,9 +16,9 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due, Look
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
+from supervisor_tasks.ledger.periodic_run_names import CLOCK, QUEUE
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.ledger.tick_names import CLOCK, QUEUE
 from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
 from tests.support.commands import supervisor

@@ -544,9 +544,9 @@ def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(
             ],
         )
     about = [(ours["job"], ours["slurm_id"]), (strange["job"], 7), (strange["job"], 8)]
-    assert ledger.inbox.counts(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
-    assert ledger.inbox.purge_unknown() == 6
-    assert ledger.inbox.purge_unknown() == 0  # not again within ten minutes
+    assert ledger.callbacks.counts(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
+    assert ledger.callbacks.purge_unknown() == 6
+    assert ledger.callbacks.purge_unknown() == 0  # not again within ten minutes
     with engine.begin() as connection:
         connection.execute(
             text(
@@ -554,8 +554,8 @@ def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(
             )
         )
     # those that were too young, behind those that were looked at
-    assert ledger.inbox.purge_unknown() == 3
-    assert ledger.inbox.counts(about) == dict.fromkeys([about[0]], 3)  # type: ignore[arg-type]
+    assert ledger.callbacks.purge_unknown() == 3
+    assert ledger.callbacks.counts(about) == dict.fromkeys([about[0]], 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("settled", "forgotten"), [(False, 0), (True, 3)])
@@ -573,11 +573,11 @@ def test_inbox__callback_about_a_job_that_slurm_never_had__is_kept_until_settled
     )
     with engine.begin() as connection:
         connection.execute(text(said), {"job": JOB})
-    assert ledger.inbox.purge_unknown() == forgotten
+    assert ledger.callbacks.purge_unknown() == forgotten
     ledger.record(JobChange(JOB, ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM periodic_runs"))
-    assert ledger.inbox.purge_unknown() == 3 - forgotten
+    assert ledger.callbacks.purge_unknown() == 3 - forgotten
 
 
 @pytest.mark.parametrize(
@@ -601,18 +601,18 @@ def test_purge_unknown__one_callback_is_repeated__strangers_behind_it_are_forgot
     strange = {"job": "0x" + "9" * 64, "slurm_id": 7, "age_s": 2_800, "number": 3}
     with engine.begin() as connection:
         connection.execute(text(said), [repeated, strange])
-    assert ledger.inbox.purge_unknown() == 3
+    assert ledger.callbacks.purge_unknown() == 3
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM periodic_runs"))
         connection.execute(text("UPDATE callbacks SET read_at = NULL"))
         connection.execute(text(said), strange)
-    assert ledger.inbox.purge_unknown() == 3
+    assert ledger.callbacks.purge_unknown() == 3
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM periodic_runs"))
         connection.execute(
             text("UPDATE callbacks SET read_at = now() - interval '1 day'")
         )
-    assert ledger.inbox.purge_unknown() == 1 - kept
+    assert ledger.callbacks.purge_unknown() == 1 - kept
 
 
 def test_inbox__read__is_marked_with_what_it_makes_of_the_job(
@@ -627,25 +627,25 @@ def test_inbox__read__is_marked_with_what_it_makes_of_the_job(
             ),
             {"job": JOB},
         )
-    assert ledger.inbox.has_unread()
-    seen = ledger.inbox.unread()
+    assert ledger.callbacks.has_unread()
+    seen = ledger.callbacks.unread()
     assert [(callback.slurm_id, callback.duration_s) for callback in seen] == [(7, 61)]
     ledger.record(
         JobChange(JOB, CallbackReceived()),
-        also=lambda connection: ledger.inbox.mark_read(connection, seen),
+        also=lambda connection: ledger.callbacks.mark_read(connection, seen),
     )
-    assert not ledger.inbox.has_unread()
-    assert ledger.inbox.about({JOB: SlurmId(7)}) == {JOB: seen}
+    assert not ledger.callbacks.has_unread()
+    assert ledger.callbacks.about({JOB: SlurmId(7)}) == {JOB: seen}
 
 
 def test_tick__recorded__age_is_known_until_it_is_removed(ledger: Ledger) -> None:
-    assert ledger.ticks.age_s("slurm") is None
-    ledger.ticks.record("slurm")
-    age_s = ledger.ticks.age_s("slurm")
+    assert ledger.periodic_runs.age_s("slurm") is None
+    ledger.periodic_runs.record("slurm")
+    age_s = ledger.periodic_runs.age_s("slurm")
     assert age_s is not None
     assert age_s < deadline(5.0)
-    ledger.ticks.remove("slurm")
-    assert ledger.ticks.age_s("slurm") is None
+    ledger.periodic_runs.remove("slurm")
+    assert ledger.periodic_runs.age_s("slurm") is None
 
 
 def test_single_flight__taken__the_second_goes_away(engine: Engine) -> None:

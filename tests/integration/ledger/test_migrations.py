@@ -307,7 +307,7 @@ def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     assert (effect.generation, effect.lease_token) == (2, 6)
     assert (effect.unexpected_failures, effect.contract_rejections) == (1, 4)
-    assert ledger.ticks.age_s("scan") is not None
+    assert ledger.periodic_runs.age_s("scan") is not None
     assert ledger.foreign_claims.taken() == {b"\7" * 8}
     ledger.holder.close()
     tables.downgrade("0021")

@@ -19,30 +19,30 @@ def engine() -> Iterator[Engine]:
 def test_together__ticks_of_several_parts__are_written_by_one_statement(
     engine: Engine,
 ) -> None:
-    ticks, statements = PeriodicRuns(engine, "one"), list[str]()
+    runs, statements = PeriodicRuns(engine, "one"), list[str]()
     event.listen(
         engine, "before_cursor_execute", lambda *about: statements.append(about[2])
     )
-    with ticks.together():
-        ticks.record("chain")
-        ticks.record("claim finished", "claim", readings=lambda: {"chain head": 7})
-        assert ticks.ages_s() == {}
+    with runs.together():
+        runs.record("chain")
+        runs.record("claim finished", "claim", readings=lambda: {"chain head": 7})
+        assert runs.ages_s() == {}
     assert sum("INTO periodic_runs" in statement for statement in statements) == 1
-    assert ticks.ages_s().keys() == {"chain", "claim finished", "claim", "chain head"}
+    assert runs.ages_s().keys() == {"chain", "claim finished", "claim", "chain head"}
 
 
 def test_together__work_fails__its_ticks_are_written_all_the_same(
     engine: Engine,
 ) -> None:
-    ticks = PeriodicRuns(engine, "two")
+    runs = PeriodicRuns(engine, "two")
 
     def work() -> None:
-        with ticks.together():
-            ticks.record("claim finished")
+        with runs.together():
+            runs.record("claim finished")
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         work()
-    assert ticks.ages_s().keys() == {"claim finished"}
-    ticks.record("chain")  # outside, a tick is written at once
-    assert ticks.ages_s().keys() == {"claim finished", "chain"}
+    assert runs.ages_s().keys() == {"claim finished"}
+    runs.record("chain")  # outside, a tick is written at once
+    assert runs.ages_s().keys() == {"claim finished", "chain"}

@@ -266,7 +266,7 @@ def purge_unknown(ledger: Ledger) -> None:
         name=UNKNOWN_CHECKED_TO.name,
         looked_at=SETTLED - BATCH,
     )
-    ledger.inbox.purge_unknown()
+    ledger.callbacks.purge_unknown()
 
 
 HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
@@ -278,9 +278,9 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
         JobChange(RUNNING, SlurmPendingObserved("RUNNING")),
     ),
     "count_in_states": lambda ledger, _: ledger.count_in_states(WAITING),
-    "unread_callbacks": lambda ledger, _: ledger.inbox.unread(),
-    "has_unread_callbacks": lambda ledger, _: ledger.inbox.has_unread(),
-    "callbacks_of": lambda ledger, _: ledger.inbox.about(
+    "unread_callbacks": lambda ledger, _: ledger.callbacks.unread(),
+    "has_unread_callbacks": lambda ledger, _: ledger.callbacks.has_unread(),
+    "callbacks_of": lambda ledger, _: ledger.callbacks.about(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}
     ),
     "submissions": lambda ledger, _: ledger.journal.submissions(
@@ -318,25 +318,25 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "looks": lambda ledger, _: ledger.journal.looks(
         [f"0x{n:064x}" for n in range(1, BATCH)], 7200.0
     ),
-    "last_heard": lambda ledger, _: ledger.inbox.last_callback_ages_s(
+    "last_heard": lambda ledger, _: ledger.callbacks.last_callback_ages_s(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
     "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
-    "heard": lambda ledger, _: ledger.inbox.counts(
+    "heard": lambda ledger, _: ledger.callbacks.counts(
         [(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]
     ),
     "slurm_ids": lambda ledger, _: ledger.slurm_ids(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
-    "callbacks that tell an end": lambda ledger, _: ledger.inbox.jobs_reported_as(
+    "callbacks that tell an end": lambda ledger, _: ledger.callbacks.jobs_reported_as(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED, 300.0
     ),
-    "callbacks that prove an end": lambda ledger, _: ledger.inbox.jobs_proven_as(
+    "callbacks that prove an end": lambda ledger, _: ledger.callbacks.jobs_proven_as(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED
     ),
-    "callbacks_since": lambda ledger, _: ledger.inbox.of_last(RUNNING, 3600.0),
+    "callbacks_since": lambda ledger, _: ledger.callbacks.of_last(RUNNING, 3600.0),
     "inbox of the callbacks: full": lambda ledger, _: callbacks_said(ledger),
     "leases of the dead": lambda ledger, _: free_leases(ledger),
     "lease of an effect alone": lambda ledger, _: lease_alone(ledger),

@@ -22,9 +22,9 @@ from supervisor_tasks.ledger.archive import ArchiveError, archive
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
+from supervisor_tasks.ledger.periodic_run_names import OLD_ROWS_DELETED
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 from supervisor_tasks.ledger.retention import HELD, RUNS_KEPT, Retention
-from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from supervisor_tasks.recovery.old_rows import delete_old_rows
 from tests.support.ledger import emptied, job_id, migrated
@@ -378,9 +378,9 @@ def test_task__all_is_deleted__leaves_the_tick_that_ends_the_night(
 ) -> None:
     many_jobs(engine, 5)
     delete_old_rows(site, lambda: False)
-    assert site.ledger.ticks.age_s(OLD_ROWS_DELETED) is None
+    assert site.ledger.periodic_runs.age_s(OLD_ROWS_DELETED) is None
     delete_old_rows(site, lambda: True)
-    assert site.ledger.ticks.age_s(OLD_ROWS_DELETED) is not None
+    assert site.ledger.periodic_runs.age_s(OLD_ROWS_DELETED) is not None
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM jobs")) == 1
 

@@ -211,7 +211,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     wait_until(
         lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
     )
-    assert site.ledger.ticks.age_s(NODES) is not None
+    assert site.ledger.periodic_runs.age_s(NODES) is not None
     assert registrations.hardware()[0]
     world.processes.stop(world.processes.find("slurmctld"))
     reset_failure_count(site.ledger)
@@ -231,7 +231,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     assert alarmed_after == TRIES
     assert site.ledger.facts.get(FAILED_TRIES) == TRIES + 1
     assert not slurm_is_healthy(site.ledger)
-    assert site.ledger.ticks.age_s(NODES) is None
+    assert site.ledger.periodic_runs.age_s(NODES) is None
     since_s = registrations.hardware()[1]
     woken.clear()
     world.slurm.start_controller()
@@ -340,7 +340,7 @@ def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
             == "no node of the partition 'main' works: it has 2 IDLE+DRAIN"
         )
         site.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
-        site.ledger.ticks.remove(SLURM_ANSWERED)
+        site.ledger.periodic_runs.remove(SLURM_ANSWERED)
         refresh_inventory(site)
         assert calls_for_nodes(site) is None, (
             "while SLURM does not answer, that is what he is called for"
@@ -411,7 +411,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     )
     assert {state(world, one) for one in others} == {"RUNNING"}
     late = sbatch(world, job_name(OURS, 3, "0" * 16, "hpl"))
-    site.ledger.ticks.remove("slurm")
+    site.ledger.periodic_runs.remove("slurm")
     check_slurm(site)  # no worker has started since
     assert state(world, late) in LIVE
     world.slurm.run("scancel", *(str(one) for one in (*others, late)))

@@ -218,10 +218,10 @@ def test_callbacks__of_jobs_that_the_ledger_does_not_have__make_no_spans(
         ledger = Ledger(engine, "here", lambda _: None)
         known = bring_to_queued(ledger, 1)
         tracer = OtlpTracer(receiver.url, "here", "callbacks")
-        inbox = CallbackWriter(environment["DATABASE_URL"], "here", tracer=tracer)
+        writer = CallbackWriter(environment["DATABASE_URL"], "here", tracer=tracer)
         for name in (job_id(2), known):
-            asyncio.run(inbox.store(CallbackPayload(name, 101, 7, 60, 0), "test"))
-        inbox.close()
+            asyncio.run(writer.store(CallbackPayload(name, 101, 7, 60, 0), "test"))
+        writer.close()
         tracer.close()
         ledger.holder.close()
     (span,) = receiver.spans

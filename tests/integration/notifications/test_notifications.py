@@ -1006,7 +1006,7 @@ def worker(ledger: Ledger, wanted: Notifier) -> Iterator[None]:
 @pytest.fixture
 def known(ledger: Ledger) -> None:
     """A fleet has worked with this ledger, so the command knows the cluster."""
-    ledger.ticks.record("scan")
+    ledger.periodic_runs.record("scan")
 
 
 @pytest.mark.usefixtures("known")

@@ -82,7 +82,7 @@ class RegistrationScenario:
 
     def restart(self, **settings: str) -> None:
         self.worker.close()
-        self.ledger.ticks.record("slurm", NODES_SEEN)
+        self.ledger.periodic_runs.record("slurm", NODES_SEEN)
         self.environment |= settings
         self.worker = build(
             load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app
@@ -92,7 +92,7 @@ class RegistrationScenario:
         """The registration is looked at, what was sent is followed, and looked at
         again.
         """
-        self.ledger.ticks.record("slurm", NODES_SEEN)
+        self.ledger.periodic_runs.record("slurm", NODES_SEEN)
         register(self.worker.context)
         collect_receipts(self.worker.context)
         register(self.worker.context)
@@ -117,7 +117,7 @@ class RegistrationScenario:
 
     def claims(self) -> int:
         """How many claims are written for a job that waits."""
-        self.ledger.ticks.record("slurm", NODES_SEEN)
+        self.ledger.periodic_runs.record("slurm", NODES_SEEN)
         count = "SELECT count(*) FROM transactions WHERE purpose = 'claim'"
         with self.engine.connect() as connection:
             before = int(connection.scalar(text(count)) or 0)
@@ -169,7 +169,7 @@ def play(
     worker = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
     Registrations(ledger.facts).learn_hardware(MACHINES)
-    ledger.ticks.record("slurm", NODES_SEEN)
+    ledger.periodic_runs.record("slurm", NODES_SEEN)
     found = RegistrationScenario(chain, provider, ledger, settings, app, worker, engine)
     scan(found.worker.context)
     try:
@@ -427,7 +427,7 @@ def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(
 def test_register__slurm_is_away__registers_prices_with_the_nodes_of_the_contract(
     play: RegistrationScenario,
 ) -> None:
-    play.ledger.ticks.remove("slurm")
+    play.ledger.periodic_runs.remove("slurm")
     register(play.worker.context)
     assert play.sent() == 0
     assert "SLURM shows no node" in play.told()["why"]
@@ -435,7 +435,7 @@ def test_register__slurm_is_away__registers_prices_with_the_nodes_of_the_contrac
         play.provider, NODES[:1], ChainPrices(), {"zone": "ch", "name": "here-now"}
     )
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-    play.ledger.ticks.remove("slurm")
+    play.ledger.periodic_runs.remove("slurm")
     register(play.worker.context)
     collect_receipts(play.worker.context)
     waiting = play.chain.providers.waiting(play.provider.address)
@@ -445,7 +445,7 @@ def test_register__slurm_is_away__registers_prices_with_the_nodes_of_the_contrac
 def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(
     play: RegistrationScenario,
 ) -> None:
-    play.ledger.ticks.remove(NODES_SEEN)
+    play.ledger.periodic_runs.remove(NODES_SEEN)
     register(play.worker.context)
     assert play.sent() == 0
     assert "SLURM shows no node" in play.told()["why"]
@@ -628,7 +628,7 @@ def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_i
     measured: RegistrationScenario,
 ) -> None:
     measured.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-    measured.ledger.ticks.remove("slurm")
+    measured.ledger.periodic_runs.remove("slurm")
     register(measured.worker.context)
     collect_receipts(measured.worker.context)
     register(measured.worker.context)

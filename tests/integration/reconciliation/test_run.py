@@ -441,7 +441,7 @@ def test_sweep__not_due__reads_older_claims_and_then_nothing(
     assert not has_pending_blocks(site)
     sweep(site)
     assert len(ledger.sweeps.last(5)) == 1
-    assert ledger.ticks.age_s("sweep finished") is not None
+    assert ledger.periodic_runs.age_s("sweep finished") is not None
 
 
 def test_sweep__work_is_overdue__wakes_the_tasks_for_it(

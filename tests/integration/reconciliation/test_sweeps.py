@@ -33,8 +33,8 @@ from supervisor_tasks.ledger.heartbeats import (
     record_heartbeats,
 )
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.ledger.tick_names import CALLBACKS
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
 from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
 from supervisor_tasks.reconciliation.collect import has_unstored_claims
@@ -362,18 +362,18 @@ def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
 
 
 def test_signs_of_life__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
-    assert continuous_uptime_s(ledger.ticks.ages_s()) is None
+    assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
     for _ in range(3):
         heard(ledger, CALLBACKS)
         time_passes(ledger, AWAY_S / 2)  # and the time that the test itself takes
     heard(ledger, CALLBACKS, REPORTER)
-    ages_s = ledger.ticks.ages_s()
+    ages_s = ledger.periodic_runs.ages_s()
     assert ages_s["callbacks without a gap"] >= 3 * AWAY_S / 2
     assert (continuous_uptime_s(ages_s) or 0.0) < AWAY_S  # of the reporter
     time_passes(ledger, AWAY_S + 1)
-    assert continuous_uptime_s(ledger.ticks.ages_s()) is None
+    assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
     heard(ledger, CALLBACKS, REPORTER)
-    assert (continuous_uptime_s(ledger.ticks.ages_s()) or AWAY_S) < AWAY_S
+    assert (continuous_uptime_s(ledger.periodic_runs.ages_s()) or AWAY_S) < AWAY_S
 
 
 def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(
@@ -439,12 +439,15 @@ def test_jobs_reported_as__ends_unread_or_young__under_the_jobs_slurm_id(
             " CASE WHEN :read THEN now() END)",
             id=job_id(number), slurm_id=slurm_id, status=status, ago_s=ago_s, read=read,
         )  # fmt: skip
-    assert ledger.inbox.jobs_reported_as(asked, ENDED, 300.0) == {job_id(1), job_id(2)}
-    assert ledger.inbox.jobs_proven_as(asked, ENDED) == set()
+    assert ledger.callbacks.jobs_reported_as(asked, ENDED, 300.0) == {
+        job_id(1),
+        job_id(2),
+    }
+    assert ledger.callbacks.jobs_proven_as(asked, ENDED) == set()
     execute(ledger, "UPDATE callbacks SET proof = 'proven'")
-    proven = ledger.inbox.jobs_proven_as(asked, ENDED)
+    proven = ledger.callbacks.jobs_proven_as(asked, ENDED)
     assert proven == {job_id(1), job_id(2), job_id(3)}
-    assert ledger.inbox.jobs_proven_as({}, ENDED) == set()
+    assert ledger.callbacks.jobs_proven_as({}, ENDED) == set()
 
 
 # --- what the operator gave up --------------------------------------------------------

@@ -14,7 +14,7 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.ledger.tick_names import finished_key
+from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.recovery.fleet_liveness import WROTE_WITHIN_S, liveness_evidence
 from tests.support.wallet_harness import (
@@ -94,7 +94,7 @@ def test_liveness_evidence__a_cluster_of_the_same_database__by_its_ticks(
     two = engines[1]
     tag = TransactionStore(two, "there", chain.chain_id).instance_tag()
     assert signs(chain, two, "0x1", tag) == []
-    Ledger(two, "there", lambda _: None).ticks.record(
+    Ledger(two, "there", lambda _: None).periodic_runs.record(
         finished_key("dispatch_due_effects")
     )
     (sign,) = signs(chain, two, "0x1", tag)

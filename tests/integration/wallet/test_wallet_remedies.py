@@ -203,7 +203,7 @@ def test_base_fee_jumps__first_transaction_is_a_stopped_clusters__is_signed_agai
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     partner = ChainHarness.of(chain, provider, fleet.engine, cluster="there")
-    partner.site.ledger.ticks.record("scan")
+    partner.site.ledger.periodic_runs.record("scan")
     with held(chain):
         partner.wallet.send(claims(1))
         fleet.wallet.send(claims(1, first=1))

@@ -8,9 +8,9 @@ import pytest
 from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.status import Findings, WalletSummary, facts_of
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
+from supervisor_tasks.ledger.periodic_run_names import SCANNED, finished_key
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading
-from supervisor_tasks.ledger.tick_names import SCANNED, finished_key
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.golden_cases import NOW, a_summary

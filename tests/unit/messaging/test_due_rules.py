@@ -14,13 +14,13 @@ from supervisor_tasks.ledger.facts import (
     Fact,
     Stored,
 )
+from supervisor_tasks.ledger.periodic_run_names import OLD_ROWS_DELETED, finished_key
 from supervisor_tasks.ledger.registrations import (
     HARDWARE,
     REGISTRATION,
     REGISTRATION_REQUESTED,
     REGISTRATION_STATUS,
 )
-from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED, finished_key
 from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, due
 from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
