@@ -73,39 +73,39 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     logs.configure(
         settings.effective_log_level, settings.secret_values(), settings.cluster_name
     )
-    wake_ups = TaskDispatcher(app)
+    dispatcher = TaskDispatcher(app)
     engine = open_engine(settings)
     tracer = tracer_of(
         settings, "worker", Journal(engine, settings.cluster_name).history
     )
-    ledger = Ledger(engine, settings.cluster_name, wake_ups.effects, tracer.ended)
+    ledger = Ledger(engine, settings.cluster_name, dispatcher.effects, tracer.ended)
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     chain, directory, offer = None, None, None
     if Queue.CHAIN in served:
-        chain = _chain_side(settings, ledger, rpc, wake_ups)
+        chain = _chain_services(settings, ledger, rpc, dispatcher)
         directory = directory_of(settings)
-        offer = _offer_side(settings, wake_ups)
+        offer = _offer_config(settings, dispatcher)
     if {Queue.SLURM, Queue.BENCHMARK} & set(served):
-        slurm = slurm_side(settings)
+        slurm = slurm_services(settings)
     else:
         slurm = None
     sweeping = None
     if Queue.SLURM in served:
-        sweeping = _sweep_side(settings, rpc, wake_ups)
+        sweeping = _reconciliation_services(settings, rpc, dispatcher)
     if slurm is not None and _measures(settings, served):
-        benchmarking = _benchmark_side(settings, slurm)
+        benchmarking = _benchmark_services(settings, slurm)
     else:
         benchmarking = None
     grid_logger = GridLogger(channels_of(settings).open)
     context = WorkerContext(
         ledger=ledger,
         grid_logger=grid_logger,
-        chain_side=chain,
-        slurm_side=slurm,
-        sweep_side=sweeping,
+        chain_services=chain,
+        slurm_services=slurm,
+        reconciliation_services=sweeping,
         directory=directory,
-        benchmark_side=benchmarking,
-        offer_side=offer,
+        benchmark_services=benchmarking,
+        offer_config=offer,
         notifier=notifier_of(settings),
         retention_days=settings.retention_days,
         tracer=tracer,
@@ -113,11 +113,11 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     new_blocks, hold_wallet = None, None
     if chain is not None:
         new_blocks = NewBlocks(
-            context, settings.chain_poll_s, wake_ups.wake, settings.ws_url
+            context, settings.chain_poll_s, dispatcher.wake, settings.ws_url
         )
         hold_wallet = partial(_hold_wallet, settings, ledger, chain)
     batches = {kind: Batch(context, kind) for kind in BATCH_POLICIES}
-    return Worker(context, batches, wake_ups.wake, new_blocks, hold_wallet)
+    return Worker(context, batches, dispatcher.wake, new_blocks, hold_wallet)
 
 
 def _hold_wallet(settings: Settings, ledger: Ledger, chain: ChainServices) -> None:
@@ -141,8 +141,8 @@ def _measures(settings: Settings, served: Collection[Queue]) -> bool:
     return Queue.BENCHMARK in served and settings.slurm_access is not SlurmAccess.REST
 
 
-def _chain_side(
-    settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: TaskDispatcher
+def _chain_services(
+    settings: Settings, ledger: Ledger, rpc: Rpc, dispatcher: TaskDispatcher
 ) -> ChainServices:
     contract_address = settings.metascheduler_smart_contract
     key = _required(settings.eth_private_key).get_secret_value()
@@ -168,14 +168,14 @@ def _chain_side(
         claim_max_waiting=settings.claim_max_waiting,
         claim_customer_share=settings.claim_customer_share,
         wallet_min_wei=settings.wallet_min_wei,
-        wake=wake_ups.wake,
+        wake=dispatcher.wake,
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
         stuck_after_s=settings.wallet_stuck_after_s,
     )
 
 
-def _offer_side(settings: Settings, wake_ups: TaskDispatcher) -> OfferConfig:
+def _offer_config(settings: Settings, dispatcher: TaskDispatcher) -> OfferConfig:
     for line in price_warnings(settings.prices, USUAL_PRICES):
         log.warning("price_out_of_expected_range", found=line)
     return OfferConfig(
@@ -185,7 +185,7 @@ def _offer_side(settings: Settings, wake_ups: TaskDispatcher) -> OfferConfig:
         hardware_stable_s=settings.hardware_stable_s,
         benchmarks_enabled=not settings.benchmark_disable,
         benchmark_every_s=settings.benchmark_every,
-        wake=lambda: wake_ups.wake("register"),
+        wake=lambda: dispatcher.wake("register"),
     )
 
 
@@ -241,8 +241,8 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _sweep_side(
-    settings: Settings, rpc: Rpc, wake_ups: TaskDispatcher
+def _reconciliation_services(
+    settings: Settings, rpc: Rpc, dispatcher: TaskDispatcher
 ) -> ReconciliationServices:
     @cache  # a Contract reads the addresses of the other contracts once
     def contract_of(provider: Address) -> Contract:
@@ -258,7 +258,7 @@ def _sweep_side(
         )
     return ReconciliationServices(
         contract_of=contract_of,
-        wake=wake_ups.wake,
+        wake=dispatcher.wake,
         every_s=settings.sweep_every_s,
         grace_s=settings.sweep_grace_s,
         start_block=settings.metascheduler_start_block,
@@ -266,7 +266,7 @@ def _sweep_side(
     )
 
 
-def _benchmark_side(settings: Settings, slurm: SlurmServices) -> BenchmarkServices:
+def _benchmark_services(settings: Settings, slurm: SlurmServices) -> BenchmarkServices:
     return BenchmarkServices(
         jobs=BenchmarkJobs(over_ssh(slurm.cluster), settings.benchmark_run_as),
         suite=SUITE,
@@ -328,7 +328,7 @@ def _services(
     )
 
 
-def slurm_side(
+def slurm_services(
     settings: Settings, connect_timeout_s: float = CONNECT_TIMEOUT_S
 ) -> SlurmServices:
     """Build the access to SLURM, from settings with Need.SLURM."""

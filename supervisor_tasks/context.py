@@ -53,7 +53,7 @@ class ChainServices:
 class LastClusterCheck:
     """When this process last checked which SLURM it reaches, by its own clock."""
 
-    at_s: float = float("-inf")
+    checked_at_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class SlurmServices:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkServices:
-    """The services of the benchmarks beyond SLURM's side: their jobs, their programs
-    and their plan.
+    """The services of the benchmarks beyond SLURM's: their jobs, their programs and
+    their plan.
     """
 
     jobs: BenchmarkJobs
@@ -100,7 +100,7 @@ class OfferConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationServices:
-    """The services of the sweep beyond SLURM's side.
+    """The services of the sweep beyond SLURM's.
 
     The sweep reads the contract, which needs no key. The workers with the wallet's key
     store the provider's address in the ledger for it.
@@ -119,67 +119,69 @@ class ReconciliationServices:
 class WorkerContext:
     """A worker's services for one cluster.
 
-    A side that the worker's queues do not need is None. The directory is None at a site
-    that makes its accounts itself.
+    Services that the worker's queues do not need are None. The directory is None at a
+    site that makes its accounts itself.
     """
 
     ledger: Ledger
     grid_logger: GridLogger
-    chain_side: ChainServices | None
-    slurm_side: SlurmServices | None
-    sweep_side: ReconciliationServices | None = None
+    chain_services: ChainServices | None
+    slurm_services: SlurmServices | None
+    reconciliation_services: ReconciliationServices | None = None
     directory: "Directory | None" = None
-    benchmark_side: BenchmarkServices | None = None
-    offer_side: OfferConfig | None = None
+    benchmark_services: BenchmarkServices | None = None
+    offer_config: OfferConfig | None = None
     notifier: Notifier = field(default_factory=Notifier)
     retention_days: int = 400
     tracer: Tracer = field(default_factory=NoTraces)
 
     @property
     def chain(self) -> ChainServices:
-        """The chain's side. Raises LookupError in a worker without the wallet's key."""
-        if self.chain_side is None:
+        """The chain's services. Raises LookupError in a worker without the wallet's
+        key.
+        """
+        if self.chain_services is None:
             raise LookupError(
                 "this worker does not serve the chain queue: it holds no wallet key"
             )
-        return self.chain_side
+        return self.chain_services
 
     @property
     def offer(self) -> OfferConfig:
         """The offer. Raises LookupError in a worker that does not serve the chain
         queue.
         """
-        if self.offer_side is None:
+        if self.offer_config is None:
             raise LookupError(
                 "this worker does not serve the chain queue: it registers nothing"
             )
-        return self.offer_side
+        return self.offer_config
 
     @property
     def slurm(self) -> SlurmServices:
-        """SLURM's side. Raises LookupError in a worker without the SSH key."""
-        if self.slurm_side is None:
+        """SLURM's services. Raises LookupError in a worker without the SSH key."""
+        if self.slurm_services is None:
             raise LookupError(
                 "this worker serves neither the slurm nor the benchmark queue: it holds no SSH key"
             )
-        return self.slurm_side
+        return self.slurm_services
 
     @property
     def benchmarking(self) -> BenchmarkServices:
-        """The benchmarks' side. Raises LookupError in a worker that does not serve
-        their queue.
+        """The benchmarks' services. Raises LookupError in a worker that does not
+        serve their queue.
         """
-        if self.benchmark_side is None:
+        if self.benchmark_services is None:
             raise LookupError("this worker does not serve the benchmark queue")
-        return self.benchmark_side
+        return self.benchmark_services
 
     @property
     def sweep(self) -> ReconciliationServices:
-        """The sweep's side. Raises LookupError in a worker that does not serve the
-        slurm queue.
+        """The sweep's services. Raises LookupError in a worker that does not serve
+        the slurm queue.
         """
-        if self.sweep_side is None:
+        if self.reconciliation_services is None:
             raise LookupError(
                 "this worker does not serve the slurm queue: it does not sweep"
             )
-        return self.sweep_side
+        return self.reconciliation_services

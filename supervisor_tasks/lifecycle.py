@@ -99,7 +99,7 @@ class Worker:
             raise
 
     def _store_requests(self) -> None:
-        ledger, chain = self.context.ledger, self.context.chain_side
+        ledger, chain = self.context.ledger, self.context.chain_services
         reset_failure_count(ledger)
         ledger.sweeps.ask("a worker has started")
         if chain is not None:
@@ -109,7 +109,7 @@ class Worker:
                 ledger.sweeps.ask(f"the provider is {chain.contract.provider}")
         if self.context.directory is not None:
             ledger.effects.bring_forward([EffectKind.ACCOUNT])
-        if self.context.benchmark_side is not None:
+        if self.context.benchmark_services is not None:
             ledger.benchmarks.resume()
         ledger.incidents.look_again()
 
@@ -140,8 +140,8 @@ class Worker:
             self._new_blocks.close()
         for batch in self.batches.values():
             batch.close()
-        if self.context.slurm_side is not None:
-            self.context.slurm_side.cluster.close()
+        if self.context.slurm_services is not None:
+            self.context.slurm_services.cluster.close()
         self.context.tracer.close()  # before the ledger, which it reads
         self.context.ledger.holder.close()
         self.context.ledger.engine.dispose()

@@ -138,13 +138,13 @@ def plan(
     # in here, because no other command needs these imports
     from benchmarks.registry import SUITE
     from supervisor_tasks.benchmarking.plan import jobs_of, plan_of
-    from supervisor_tasks.bootstrap import slurm_side
+    from supervisor_tasks.bootstrap import slurm_services
 
     cli = cli_context(context)
     cli.shown.color = not no_color
     cli.print_target()
     settings = load(Need.SLURM)
-    slurm = slurm_side(settings)
+    slurm = slurm_services(settings)
     try:
         specs = slurm.nodes.specs()
     finally:

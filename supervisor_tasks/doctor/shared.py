@@ -12,7 +12,7 @@ from typing import Any
 from eth_account import Account
 from sqlalchemy import Engine
 
-from supervisor_tasks.bootstrap import slurm_side
+from supervisor_tasks.bootstrap import slurm_services
 from supervisor_tasks.chain.contract import Contract, Demand
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.config.embedded_servers import running_database_url
@@ -135,9 +135,9 @@ class Examined:
     def _slurm(self) -> SlurmServices:
         if self.settings.slurm_access is SlurmAccess.REST:
             self.require_rest()
-            return slurm_side(self.settings, connect_timeout_s=CONNECT_S)
+            return slurm_services(self.settings, connect_timeout_s=CONNECT_S)
         self.require_ssh()
-        services = slurm_side(self.settings, connect_timeout_s=CONNECT_S)
+        services = slurm_services(self.settings, connect_timeout_s=CONNECT_S)
         login_node = over_ssh(services.cluster)
         login_node.ssh.run(login_node.admin, ["true"], timeout_s=CONNECT_S)
         return services

@@ -119,8 +119,8 @@ def _record_registration(context: WorkerContext, permission: ClaimPermission) ->
     is_news = facts.learn_permission(
         permission.valid, permission.waiting, permission.banned
     )
-    if is_news and context.offer_side is not None:
-        context.offer_side.wake()
+    if is_news and context.offer_config is not None:
+        context.offer_config.wake()
 
 
 def _end_refusals(ledger: Ledger, wanted: Mapping[str, int]) -> None:

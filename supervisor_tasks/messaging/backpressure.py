@@ -19,7 +19,7 @@ log = structlog.get_logger()
 COUNT_EVERY_S = 1.0
 # a worker takes fewer messages at a time: with more in the queue, earlier ones may
 # still wait
-BUSY = 16
+BACKLOG = 16
 
 # makes a connection of Kombu, or lends one
 Connect = Callable[[], AbstractContextManager[Any]]
@@ -95,11 +95,11 @@ class Backpressure:
             self._counted[queue] = (counted_s, length + 1)
             return self._limit.allows(queue, length)
 
-    def is_busy(self, queue: str) -> bool:
+    def is_backlogged(self, queue: str) -> bool:
         """Return whether more messages wait in the queue than a worker takes at a
         time.
         """
-        return self._length(queue) > BUSY
+        return self._length(queue) > BACKLOG
 
     def _length(self, queue: str) -> int:
         return queue_lengths(self._connect, [queue])

@@ -47,7 +47,7 @@ class TaskDispatcher:
         After a failed send it sends no more, because each try takes seconds; beat wakes
         the other tasks.
         """
-        wanted = self._without_busy(effects)
+        wanted = self._without_backlogged(effects)
         for name, group in groupby(sorted(wanted, key=_task), key=_task):
             members = list(group)
             due_in_s = min(effect.due_in_s for effect in members)
@@ -58,16 +58,17 @@ class TaskDispatcher:
         """Wake a task at once."""
         self._send(name, 0.0)
 
-    def _without_busy(self, effects: Sequence[OpenEffect]) -> list[OpenEffect]:
-        """Leave out the effects that were dispatched before and whose queue is busy.
+    def _without_backlogged(self, effects: Sequence[OpenEffect]) -> list[OpenEffect]:
+        """Leave out the effects that were dispatched before and whose queue has a backlog.
 
         Each message costs the workers time, and with a second message for these the
         queue would grow with its own length.
         """
-        is_busy = cache(self._is_busy)  # the broker is asked once for each task
+        # the broker is asked once for each task
+        is_backlogged = cache(self._is_backlogged)
         wanted = list[OpenEffect]()
         for effect in effects:
-            if effect.notified and is_busy(_task(effect)):
+            if effect.notified and is_backlogged(_task(effect)):
                 continue
             wanted.append(effect)
         return wanted
@@ -87,8 +88,8 @@ class TaskDispatcher:
         self._turns[name] = turn
         return self._send(name, turn * TOGETHER_S - now_s, shown)
 
-    def _is_busy(self, name: str) -> bool:
-        return self._backpressure.is_busy(self._queue(name))
+    def _is_backlogged(self, name: str) -> bool:
+        return self._backpressure.is_backlogged(self._queue(name))
 
     def _queue(self, name: str) -> str:
         queue: str = self._app.amqp.router.route({}, f"{TASKS}.{name}")["queue"].name

@@ -44,7 +44,7 @@ def require_expected_cluster(context: WorkerContext) -> None:
 
     Raises AnotherSlurmError, SlurmUnavailableError or SshUnavailableError.
     """
-    if time.monotonic() - context.slurm.last_check.at_s >= ASKED_AGAIN_S:
+    if time.monotonic() - context.slurm.last_check.checked_at_s >= ASKED_AGAIN_S:
         compare_cluster(context, context.slurm.cluster.controller())
 
 
@@ -69,7 +69,7 @@ def compare_cluster(context: WorkerContext, controller: Controller) -> None:
             expected=expected,
             advice=advice,
         )
-        context.slurm.last_check.at_s = float("-inf")
+        context.slurm.last_check.checked_at_s = float("-inf")
         raise AnotherSlurmError(
             f"found the SLURM cluster {found} at {address}; expected {expected}"
         )
@@ -78,7 +78,7 @@ def compare_cluster(context: WorkerContext, controller: Controller) -> None:
     if unexpected is not None:
         facts.clear_if(UNEXPECTED_CLUSTER, unexpected)
     context.ledger.alarms.off(AlarmName.SLURM_CLUSTER_MISMATCH)
-    context.slurm.last_check.at_s = time.monotonic()
+    context.slurm.last_check.checked_at_s = time.monotonic()
 
 
 def record_controller_start(

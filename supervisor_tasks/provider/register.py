@@ -108,7 +108,7 @@ def _situation(
     """Collect what the decision needs. The worker looks at the transaction before the
     contract, so the contract shows all that was mined by then.
     """
-    side, memory = context.offer, registrations.memory()
+    offer, memory = context.offer, registrations.memory()
     last_transaction = TransactionStatus()
     if memory.intent:
         last_transaction = context.chain.wallet.transactions.fate(memory.intent)
@@ -128,10 +128,10 @@ def _situation(
         last_transaction=last_transaction,
         confirmations=context.chain.confirmations,
         machines=machines,
-        settled=known_s >= side.hardware_stable_s,
-        prices=side.prices,
-        operator=side.operator_labels,
-        override=side.labels_override,
+        settled=known_s >= offer.hardware_stable_s,
+        prices=offer.prices,
+        operator=offer.operator_labels,
+        override=offer.labels_override,
         benchmarks=_benchmarks(context),
         asked=registrations.asked(REGISTRATION_REQUESTED),
         asked_to_measure=registrations.asked(MEASUREMENT_REQUESTED),
@@ -152,7 +152,7 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
     """Collect the state of the benchmarks. Labels are read last: if a run ends
     meanwhile, none of its labels is missed, and no label counts as no longer measured.
     """
-    side, runs = context.offer, context.ledger.benchmarks
+    offer, runs = context.offer, context.ledger.benchmarks
     under_way, last = runs.under_way(), runs.run()
     pricing_digest = runs.pricing_digest()
     measured_machines = still_measured(runs.ended())
@@ -161,10 +161,10 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
     if last is not None and last["ended_at"] is not None:
         ended_s_ago = (datetime.now(UTC) - last["ended_at"]).total_seconds()
     return MeasuredState(
-        enabled=side.benchmarks_enabled,
+        enabled=offer.benchmarks_enabled,
         under_way=under_way is not None,
         ended_s_ago=ended_s_ago,
-        every_s=side.benchmark_every_s,
+        every_s=offer.benchmark_every_s,
         labels=label_texts(labels_of(latest_of(measured))),
         results_by_machines=_results(measured),
         measured_keys=frozenset[str]().union(*(one.labels for one in measured)),
@@ -314,12 +314,12 @@ def _document(
     refusal: Refused | None,
 ) -> dict[str, Any]:
     """Return the state of the registration for the operator."""
-    chain, side, why = situation.on_chain, context.offer, decision.why
+    chain, offer, why = situation.on_chain, context.offer, decision.why
     if refusal is not None:
         why += f"; it would be refused: {refusal}"
-    odd = price_warnings(side.prices, USUAL_PRICES)
+    odd = price_warnings(offer.prices, USUAL_PRICES)
     odd += shadowed_labels(
-        situation.machine_labels, side.operator_labels, side.labels_override
+        situation.machine_labels, offer.operator_labels, offer.labels_override
     )
     return {
         "address": context.chain.wallet.address,

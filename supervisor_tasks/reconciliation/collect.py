@@ -111,7 +111,7 @@ def collect_snapshot(
     """Collect everything that a sweep compares, the ledger first. Returns the snapshot,
     and how far back claims have been read.
     """
-    ledger, cluster, side = context.ledger, context.slurm.cluster, context.sweep
+    ledger, cluster, services = context.ledger, context.slurm.cluster, context.sweep
     boot = ledger.facts.read(SLURM_BOOT_TIME)
     provider = ledger.facts.get_or(PROVIDER, "")
     with report.timed("ledger"):
@@ -129,7 +129,7 @@ def collect_snapshot(
             comment=comment(cluster.public_address),
             jobs=jobs,
             previous_doubts=begun.previous_doubts_s,
-            grace_s=side.grace_s,
+            grace_s=services.grace_s,
             slurmctld_uptime_s=slurmctld_uptime_s,
             continuous_uptime_s=uptime_s,
         )

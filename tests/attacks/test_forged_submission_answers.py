@@ -293,7 +293,7 @@ def unpaid_job(
     answer; and the worker with the key.
     """
     with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
-    site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
+    site = replace(site, slurm_services=replace(site.slurm, cluster=with_key))
     (home / ".bashrc").write_text(KEPT.format(answer=FALSE_ANSWERS[answer]))
     job_id = world.new_job(site, LONG, ATTACKER)
     world.carry_out(site, job_id)
@@ -371,7 +371,7 @@ def test_refusal_that_is_false__job_of_another_supervisor__is_left_alone(
     elsewhere = replace(
         over_ssh(site.slurm.cluster), public_address="another.example.com:3000"
     )
-    other = replace(site, slurm_side=replace(site.slurm, cluster=elsewhere))
+    other = replace(site, slurm_services=replace(site.slurm, cluster=elsewhere))
     world.a_minute_passes(job_id)
     cancel(other, job_of(site, job_id))
     assert world.field(slurm_id, "State") in LIVE
@@ -398,7 +398,7 @@ def test_submission__made_once_more_beside_a_second_one__the_oldest_job_stays(
     it until it has seen the second one.
     """
     with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
-    site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
+    site = replace(site, slurm_services=replace(site.slurm, cluster=with_key))
     (attackers_home / ".bashrc").write_text(BEFORE_SBATCH)
     job_id = world.new_job(site, LONG, ATTACKER)
     site.ledger.record(

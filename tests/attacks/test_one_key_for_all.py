@@ -15,7 +15,7 @@ import pytest
 from devgrid.cluster.linux_users import admin
 from devgrid.cluster.sshd import Sshd
 from devgrid.machine import deadline
-from supervisor_tasks.bootstrap import slurm_side
+from supervisor_tasks.bootstrap import slurm_services
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.model import Address, State
@@ -231,7 +231,7 @@ def test_submission__site_with_certificates__queues_the_job(
             "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
         },
     )
-    site = world.site(over_ssh(slurm_side(settings).cluster))
+    site = world.site(over_ssh(slurm_services(settings).cluster))
     job = world.new_job(site)
     assert world.carry_out(site, job).state is State.QUEUED
     site.slurm.cluster.close()

@@ -42,14 +42,14 @@ def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
 
     cluster = world.cluster()
     site = world.site(cluster)
-    side = ReconciliationServices(
+    services = ReconciliationServices(
         contract_of=no_chain,
         wake=lambda _: None,
         every_s=900.0,
         grace_s=300.0,
         start_block=0,
     )
-    yield WorkerContext(site.ledger, site.grid_logger, None, site.slurm, side)
+    yield WorkerContext(site.ledger, site.grid_logger, None, site.slurm, services)
     cluster.ssh.close()
     site.ledger.holder.close()
 

@@ -19,7 +19,7 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.accounts.directory import Directory
-from supervisor_tasks.bootstrap import directory_of, slurm_side
+from supervisor_tasks.bootstrap import directory_of, slurm_services
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.errors import DirectoryRefusedError
@@ -425,7 +425,7 @@ def test_submission__customer_without_a_home__gets_it_and_the_job_runs_as_him(
         "SLURM_SSH_KNOWN_HOSTS": str(site.known_hosts),
         "SLURM_PARTITION": "main",
     }
-    cluster = slurm_side(load(Need.SLURM, environment=settings)).cluster
+    cluster = slurm_services(load(Need.SLURM, environment=settings)).cluster
     answers = list[SlurmId | Exception]()
     try:
         cluster.require_own_home(customer)

@@ -111,7 +111,9 @@ def measuring(
     suite: Mapping[str, Benchmark] = {name: _benchmark(name) for name in names}
     return replace(
         site,
-        benchmark_side=BenchmarkServices(BenchmarkJobs(cluster, user), suite, _plan),
+        benchmark_services=BenchmarkServices(
+            BenchmarkJobs(cluster, user), suite, _plan
+        ),
     )
 
 

@@ -105,7 +105,7 @@ class ChainHarness:
             engine, cluster, rpc, chain.chain_id, address, account.private_key, bounds
         )
         channels = Channels(False, None, verified=False)
-        side = ChainServices(
+        services = ChainServices(
             contract=Contract(rpc, chain.chain_id, address, wallet.address),
             wallet=wallet,
             job_definitions=JobDefinitions(
@@ -122,7 +122,7 @@ class ChainHarness:
         )
         ledger.periodic_runs.record("slurm")
         return cls(
-            WorkerContext(ledger, GridLogger(channels.open), side, None),
+            WorkerContext(ledger, GridLogger(channels.open), services, None),
             wallet,
             engine,
             chain,

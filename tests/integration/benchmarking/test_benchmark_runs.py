@@ -148,7 +148,7 @@ def test_job__submitted__is_the_runners_and_behind_the_customers(
     site = a_site(world, "endless")
     site = replace(
         site,
-        benchmark_side=replace(site.benchmarking, sbatch_flags=("--account=grid",)),
+        benchmark_services=replace(site.benchmarking, sbatch_flags=("--account=grid",)),
     )
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
@@ -199,7 +199,7 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
         raise ValueError("3 entries of UCX affinity")
 
     impossible = replace(
-        site, benchmark_side=replace(site.benchmarking, plan_of=plan_of)
+        site, benchmark_services=replace(site.benchmarking, plan_of=plan_of)
     )
     number = site.ledger.benchmarks.ask("a test")
     site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED)
@@ -228,7 +228,7 @@ def test_run__benchmarks_disabled_meanwhile__ends_and_keeps_what_it_has_measured
     site.ledger.benchmarks.ask("a test")
     until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     run = until_done(
-        replace(site, benchmark_side=replace(site.benchmarking, disabled=True))
+        replace(site, benchmark_services=replace(site.benchmarking, disabled=True))
     )
     assert (run["state"], run["cancel_reason"]) == (
         "CANCELLED",
@@ -531,7 +531,9 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(
     def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
         raise KeyError("a mistake of ours")
 
-    wrong = replace(site, benchmark_side=replace(site.benchmarking, plan_of=plan_of))
+    wrong = replace(
+        site, benchmark_services=replace(site.benchmarking, plan_of=plan_of)
+    )
     number = site.ledger.benchmarks.ask("a test")
     for _ in range(PARKED_AFTER):
         with pytest.raises(KeyError):

@@ -302,7 +302,7 @@ def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
     site = replace(
         site,
         directory=directory_that_is_away(),
-        chain_side=replace(site.chain, confirmations=confirmations),
+        chain_services=replace(site.chain, confirmations=confirmations),
     )
     make_accounts(site)
 
@@ -385,7 +385,7 @@ def test_history__node_refuses_long_ranges__older_claims_are_read(
     contract = site.chain.contract
     site = replace(
         site,
-        sweep_side=ReconciliationServices(
+        reconciliation_services=ReconciliationServices(
             lambda _: contract, lambda _: None, 900.0, 60.0, start_block
         ),
     )

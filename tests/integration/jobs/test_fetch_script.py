@@ -166,13 +166,13 @@ def fetching() -> Iterator[Fetching]:
             return fleet.wallet.sign_message(challenge)
 
         fleet = ChainHarness.of(chain, provider, engine)
-        side = replace(
+        services = replace(
             fleet.site.chain,
             job_definitions=JobDefinitions(lambda: channels.open(address), sign),
         )
         folder = processes.folder / "scripts"
         here = Fetching(
-            replace(fleet.site, chain_side=side),
+            replace(fleet.site, chain_services=services),
             fleet,
             customer,
             provider,

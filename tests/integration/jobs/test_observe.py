@@ -60,7 +60,7 @@ def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
 
 def without_callbacks(site: WorkerContext) -> WorkerContext:
     """The same worker at a site that does not trust callbacks."""
-    return replace(site, slurm_side=replace(site.slurm, trust_callbacks=False))
+    return replace(site, slurm_services=replace(site.slurm, trust_callbacks=False))
 
 
 def execute(world: SubmissionEnv, statement: str, **parameters: object) -> None:

@@ -380,20 +380,20 @@ def test_queue__no_worker_takes_messages__stops_growing_until_one_does(
     wait_for_dispatch(engine)
     app = Celery(broker=redis_server.url)
     app.conf.update(task_default_queue="no-worker", task_publish_retry=False)
-    wake_ups = TaskDispatcher(app, most_waiting=20)
+    dispatcher = TaskDispatcher(app, most_waiting=20)
     effects = [
         OpenEffect(number, JobId(f"0x{number:064x}"), EffectKind.SUBMIT, 1, 0)
         for number in range(50)
     ]
     with Redis(unix_socket_path=str(redis_server.socket)) as redis:
         for effect in effects:
-            wake_ups.effects([effect])
-            wake_ups.wake("poll_jobs")
+            dispatcher.effects([effect])
+            dispatcher.wake("poll_jobs")
         assert redis.llen("no-worker") == 20
         redis.delete("no-worker")
 
         def sent() -> bool:
-            wake_ups.wake("collect_receipts")
+            dispatcher.wake("collect_receipts")
             return bool(redis.llen("no-worker"))
 
         wait_until(sent, "the wake-ups to go on", 60.0, 0.1)

@@ -14,7 +14,7 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.messaging.backpressure import BUSY
+from supervisor_tasks.messaging.backpressure import BACKLOG
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 
 QUEUE = "no-worker"
@@ -38,7 +38,7 @@ def redis(server: embedded_servers.EmbeddedServer) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def wake_ups(server: embedded_servers.EmbeddedServer) -> Iterator[TaskDispatcher]:
+def dispatcher(server: embedded_servers.EmbeddedServer) -> Iterator[TaskDispatcher]:
     app = Celery(broker=server.url)
     app.conf.update(task_default_queue=QUEUE, task_publish_retry=False)
     yield TaskDispatcher(app)
@@ -65,9 +65,9 @@ def fill(redis: Redis, messages: int) -> None:
 
 
 def test_effects__many_of_a_kind__one_message_that_names_their_jobs(
-    wake_ups: TaskDispatcher, redis: Redis
+    dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
-    wake_ups.effects([*effects(50), *effects(3, EffectKind.FETCH)])
+    dispatcher.effects([*effects(50), *effects(3, EffectKind.FETCH)])
     messages = [json.loads(message) for message in redis.lrange(QUEUE, 0, -1)]
     assert {message["headers"]["task"].rpartition(".")[2] for message in messages} == {
         "submit",
@@ -81,38 +81,38 @@ def test_effects__many_of_a_kind__one_message_that_names_their_jobs(
 
 
 def test_effects__woken_while_the_queue_is_busy__no_second_message(
-    wake_ups: TaskDispatcher, redis: Redis
+    dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
-    fill(redis, BUSY)
-    wake_ups.effects(effects(3))
-    wake_ups.effects(effects(3, notified=True))
-    assert redis.llen(QUEUE) == BUSY + 1
-    wake_ups.effects(effects(3))
-    assert redis.llen(QUEUE) == BUSY + 2
+    fill(redis, BACKLOG)
+    dispatcher.effects(effects(3))
+    dispatcher.effects(effects(3, notified=True))
+    assert redis.llen(QUEUE) == BACKLOG + 1
+    dispatcher.effects(effects(3))
+    assert redis.llen(QUEUE) == BACKLOG + 2
 
 
 def test_effects__woken_and_their_messages_are_lost__are_sent_again(
-    wake_ups: TaskDispatcher, redis: Redis
+    dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
-    fill(redis, BUSY)
-    wake_ups.effects(effects(5))
+    fill(redis, BACKLOG)
+    dispatcher.effects(effects(5))
     redis.flushall()
-    wake_ups.effects(effects(5, notified=True))
+    dispatcher.effects(effects(5, notified=True))
     assert redis.llen(QUEUE) == 1
 
 
 def test_effects__a_drain_is_wanted_in_a_while_by_many__one_message_or_two(
-    wake_ups: TaskDispatcher, redis: Redis
+    dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
     for effect in effects(30, EffectKind.POLL_SLURM, due_in_s=1.0):
-        wake_ups.effects([effect])
+        dispatcher.effects([effect])
     assert 1 <= int(redis.llen(QUEUE)) < 10
 
 
 def test_effects__a_drain_is_wanted_now__is_woken_at_once(
-    wake_ups: TaskDispatcher, redis: Redis
+    dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
-    wake_ups.effects(effects(2, EffectKind.POLL_SLURM, due_in_s=1.0))
-    wake_ups.effects(effects(2, EffectKind.POLL_SLURM))
-    wake_ups.effects(effects(2, EffectKind.POLL_SLURM))
+    dispatcher.effects(effects(2, EffectKind.POLL_SLURM, due_in_s=1.0))
+    dispatcher.effects(effects(2, EffectKind.POLL_SLURM))
+    dispatcher.effects(effects(2, EffectKind.POLL_SLURM))
     assert redis.llen(QUEUE) == 3

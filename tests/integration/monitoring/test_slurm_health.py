@@ -84,12 +84,14 @@ def site(
     """A worker of the slurm queue that is soon done with waiting."""
     emptied(world.engine)
     site = world.site(world.cluster_over(transport))
-    assert site.slurm_side is not None
+    assert site.slurm_services is not None
     sweep = ReconciliationServices(
         nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0
     )
     yield replace(
-        site, slurm_side=replace(site.slurm_side, try_every_s=0.2), sweep_side=sweep
+        site,
+        slurm_services=replace(site.slurm_services, try_every_s=0.2),
+        reconciliation_services=sweep,
     )
     site.slurm.cluster.close()
     site.ledger.holder.close()
@@ -305,7 +307,7 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
     )
     check_slurm(site)
     wrong = replace(
-        site, slurm_side=replace(site.slurm, nodes=replace(nodes, partition="mian"))
+        site, slurm_services=replace(site.slurm, nodes=replace(nodes, partition="mian"))
     )
     assert not has_looked(wrong)
     assert calls_for_nodes(site) is None, "it may pass"

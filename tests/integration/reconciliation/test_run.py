@@ -448,7 +448,9 @@ def test_sweep__work_is_overdue__wakes_the_tasks_for_it(
     grid: Grid, site: WorkerContext
 ) -> None:
     woken = list[str]()
-    context = replace(site, sweep_side=replace(site.sweep, wake=woken.append))
+    context = replace(
+        site, reconciliation_services=replace(site.sweep, wake=woken.append)
+    )
     job = new_job(grid, context, State.RUNNING, ChainStatus.RUNNING, slurm_id=930_001)
     execute(site, EFFECT, job_id=job, due=-120)
     execute(site, CALLBACK, job_id=job, slurm_id=930_001, ago="2 minutes")

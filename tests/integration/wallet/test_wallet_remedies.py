@@ -117,8 +117,8 @@ def test_mined__as_many_claims_as_a_batch__the_next_batch_follows_at_once(
     chain: Chain, provider: Account, fleet: ChainHarness, jobs: int, woken: list[str]
 ) -> None:
     tasks = list[str]()
-    side = replace(fleet.site.chain, claim_batch=2, wake=tasks.append)
-    fleet.site = replace(fleet.site, chain_side=side)
+    services = replace(fleet.site.chain, claim_batch=2, wake=tasks.append)
+    fleet.site = replace(fleet.site, chain_services=services)
     scheduled_jobs(chain, provider, jobs)
     claim(fleet.site)
     tasks.clear()

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from devgrid import REPOSITORY
-from supervisor_tasks.messaging.backpressure import BUSY
+from supervisor_tasks.messaging.backpressure import BACKLOG
 from supervisor_tasks.messaging.queues import Queue
 
 CHART = REPOSITORY / "docker" / "helm" / "grid-supervisor"
@@ -45,8 +45,8 @@ def test_trigger__of_each_golden_file__counts_the_queue_of_the_slurm_workers(
 
 
 def test_threshold__wake_ups_alone__reach_it_when_no_worker_takes_them() -> None:
-    """The dispatcher sends no second message while more than BUSY wait."""
-    assert keda()["messagesPerWorker"] * TOLERANCE < BUSY + 1
+    """The dispatcher sends no second message while more than BACKLOG wait."""
+    assert keda()["messagesPerWorker"] * TOLERANCE < BACKLOG + 1
 
 
 def test_threshold__one_worker_at_work__is_not_reached() -> None:
