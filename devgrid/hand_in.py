@@ -89,7 +89,7 @@ def job_named(name: str, known: Sequence[str]) -> str:
 
 def check_open(job: ChainJob) -> None:
     """Raises HandInError when a job has ended."""
-    if job.status.cold:
+    if job.status.is_final:
         raise HandInError(
             f"job {job.job_id[:12]} has ended ({job.status.name}); expected one that waits or runs"
         )

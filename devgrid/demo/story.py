@@ -125,18 +125,18 @@ class JobProgress:
             self._show("meta-scheduled", f"to {job.provider}")
         for name, details in self._journal():
             self._show(name, details)
-        if job.status.cold:
+        if job.status.is_final:
             self._show(
                 "settled", f"{job.status.name} in block {job.block_number_state_change}"
             )
-        return job.status.cold or "rejected by SLURM" in self._shown
+        return job.status.is_final or "rejected by SLURM" in self._shown
 
     def conclude(self) -> None:
         """Print the job's output, SLURM's figures, and the bill. Raises DemoError
         unless the job has finished.
         """
         job = self._job()
-        if not job.status.cold:
+        if not job.status.is_final:
             lines = logged_lines(
                 self._grid.folder / "user-logs", job.customer, self.job_id
             )

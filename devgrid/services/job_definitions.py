@@ -160,7 +160,7 @@ class SBatchApi(services.SBatchAPIServicer):
                 grpc.StatusCode.PERMISSION_DENIED,
                 "the job has another batch location hash",
             )
-        if ChainStatus(status).cold:
+        if ChainStatus(status).is_final:
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, "the job has ended")
 
 

@@ -59,7 +59,7 @@ class ClaimWaits:
     def _observe(self, job_id: JobId, status: ChainStatus, mined_s: int | None) -> None:
         if mined_s is None:
             return
-        if status.cold:
+        if status.is_final:
             self._since_s.pop(job_id, None)
         if status is not ChainStatus.META_SCHEDULED:
             return

@@ -112,6 +112,6 @@ class Bill:
     def _paid(self) -> str:
         """Return what was paid; if that is not the bill, what can be the cause."""
         paid = f"{format_credits(self.earned_wei)} credits earned, {format_credits(self.fees_wei)} coins paid for gas"
-        if not self.job.chain_status.cold or self.wei in (None, self.earned_wei):
+        if not self.job.chain_status.is_final or self.wei in (None, self.earned_wei):
             return paid
         return f"{paid}; not as billed: too few locked credits, the grid's cut, or prices that no worker has seen"

@@ -33,7 +33,7 @@ from supervisor_tasks.ledger.ledger import JobChange
 
 MAX_WAIT_STATUS = 2**31 - 1  # an int of C
 CANCELLABLE = (State.CLAIMED, State.READY, State.QUEUED, State.RUNNING)
-COLD = [status.name for status in ChainStatus if status.cold]
+FINAL = [status.name for status in ChainStatus if status.is_final]
 RETRIED = View(
     "tried again",
     "job_id",
@@ -160,7 +160,7 @@ def settle(
     context: typer.Context,
     job: JobName,
     status: Annotated[
-        str, typer.Option(metavar="|".join(COLD), help="How the job ended.")
+        str, typer.Option(metavar="|".join(FINAL), help="How the job ended.")
     ],
     minutes: Annotated[
         int,
@@ -187,9 +187,9 @@ def settle(
     Example: supervisor job settle 0x7903 --status FAILED --minutes 7 --reason "node
     lost"
     """
-    if status.upper() not in COLD:
+    if status.upper() not in FINAL:
         raise UnusableError(
-            f"--status: found {status!r}; expected one of {', '.join(COLD)}"
+            f"--status: found {status!r}; expected one of {', '.join(FINAL)}"
         )
     if status.upper() == ChainStatus.PANICKED.name and minutes:
         raise UnusableError(

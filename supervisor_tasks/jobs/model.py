@@ -70,7 +70,7 @@ class ChainStatus(IntEnum):
     PANICKED = 8
 
     @property
-    def cold(self) -> bool:
+    def is_final(self) -> bool:
         """Whether the contract accepts no further change."""
         return self >= ChainStatus.CANCELLED
 

@@ -34,7 +34,7 @@ def reorganised(job: Job, event: Reorganised) -> Next:
         # the ledger has a newer event already; the contract is asked again
         return job, ()
     rewound = _without_lost_events(job, event)
-    if event.status.cold:
+    if event.status.is_final:
         return _ended_on_chain(rewound, event.status)
     if event.ours and event.status >= ChainStatus.SCHEDULED:
         return _continue(replace(rewound, chain_status=event.status))

@@ -698,7 +698,7 @@ def _is_believed(job: Job, event: ChainStatusObserved) -> bool:
         return False
     if not _is_later(job, event):
         return False
-    if job.claim_reverted_by_reorg and not event.status.cold:
+    if job.claim_reverted_by_reorg and not event.status.is_final:
         # only a new claim, or the contract's answer at the end of the doubt, shows
         # whose job it is
         return False
@@ -717,7 +717,7 @@ def _placed(job: Job, event: ChainStatusObserved) -> Job:
 
 
 def _is_over_on_chain(job: Job, event: ChainStatusObserved) -> bool:
-    return event.status.cold and _is_believed(job, event)
+    return event.status.is_final and _is_believed(job, event)
 
 
 def _is_not_ours_on_chain(job: Job, event: ChainStatusObserved) -> bool:

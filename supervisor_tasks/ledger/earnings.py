@@ -21,7 +21,7 @@ from supervisor_tasks.ledger.mapping import filter_parameters
 BILLED = [
     f"report {status.name}"
     for status in ChainStatus
-    if status.cold and status is not ChainStatus.PANICKED
+    if status.is_final and status is not ChainStatus.PANICKED
 ]
 # the purposes of the transactions that report an end
 ENDS = [*BILLED, f"report {ChainStatus.PANICKED.name}"]

@@ -368,7 +368,7 @@ class Ledger:
 
         Only jobs whose submit time is known can match. An id alone proves nothing:
         SLURM may have given it again, even the id of a job that SLURM has lost and that
-        is still hot.
+        is still active.
         """
         owners = dict[SlurmId, set[JobId]]()
         for row in self._recognised(submit_s):

@@ -51,7 +51,7 @@ _JOBS = """
     ) AS heard USING (job_id)
     WHERE jobs.cluster = :cluster
 """
-_HOT = text(_JOBS + f"AND {IS_OPEN}")
+_ACTIVE = text(_JOBS + f"AND {IS_OPEN}")
 _NAMED = text(
     _JOBS
     + "AND (job_id = ANY(:job_ids) OR slurm_id = ANY(CAST(:slurm_ids AS bigint[])))"
@@ -225,7 +225,7 @@ class Sweeps:
 
     # --- jobs -------------------------------------------------------------------------
 
-    def hot(
+    def active(
         self, partition: str = "", *, compares_sizes: bool = False
     ) -> dict[JobId, JobSummary]:
         """All jobs that still need a decision. `partition` and `compares_sizes` go into
@@ -233,7 +233,7 @@ class Sweeps:
         """
         with read_connection(self._engine) as connection:
             return _summaries(
-                connection.execute(_HOT, {"cluster": self._cluster}).all(),
+                connection.execute(_ACTIVE, {"cluster": self._cluster}).all(),
                 partition,
                 compares_sizes,
             )

@@ -363,8 +363,8 @@ Table(
     Column("adopted_at", TIME, server_default=func.now(), nullable=False),
 )
 
-# A claim that another ledger made with this provider's key. Kept while the job is hot,
-# also after a takeover.
+# A claim that another ledger made with this provider's key. Kept while the job is
+# active, also after a takeover.
 Table(
     "foreign_claims",
     METADATA,

@@ -59,7 +59,8 @@ class TaskDispatcher:
         self._send(name, 0.0)
 
     def _without_backlogged(self, effects: Sequence[OpenEffect]) -> list[OpenEffect]:
-        """Leave out the effects that were dispatched before and whose queue has a backlog.
+        """Leave out the effects that were dispatched before and whose queue is
+        backlogged.
 
         Each message costs the workers time, and with a second message for these the
         queue would grow with its own length.

@@ -17,7 +17,7 @@ from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.reconciliation.snapshot import Snapshot, is_hot_and_ours
+from supervisor_tasks.reconciliation.snapshot import Snapshot, is_active_and_ours
 
 # the cursor that goes backwards: the ledger has all claims since that block
 HISTORY = "history"
@@ -36,8 +36,8 @@ def has_pending_blocks(context: WorkerContext) -> bool:
 
 def read_next_range(context: WorkerContext) -> bool:
     """Read older claims until the time is up, a sweep is due or no claim is left. A job
-    that is hot, ours and unknown to the ledger needs a sweep: at its claim the function
-    asks for one, which reads the claim again. No request goes to SLURM.
+    that is active, ours and unknown to the ledger needs a sweep: at its claim the
+    function asks for one, which reads the claim again. No request goes to SLURM.
     """
     ledger, provider = context.ledger, context.ledger.facts.get_or(PROVIDER, "")
     contract = context.sweep.contract_of(Address(provider))
@@ -55,7 +55,7 @@ def read_next_range(context: WorkerContext) -> bool:
             jobs={},
             chain=contract.on_chain([*unknown], block),
         )
-        if any(is_hot_and_ours(job_id, snapshot) for job_id in unknown):
+        if any(is_active_and_ours(job_id, snapshot) for job_id in unknown):
             ledger.sweeps.ask("a claim from before this ledger's first scan")
         elif first is not None:
             save_progress(ledger, first)

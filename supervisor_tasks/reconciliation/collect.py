@@ -49,7 +49,7 @@ from supervisor_tasks.reconciliation.snapshot import (
     Trace,
     absence_confirmed,
     is_active,
-    is_hot_and_ours,
+    is_active_and_ours,
     names_with_our_comment,
     pending_and_missing,
     unexplained,
@@ -115,7 +115,7 @@ def collect_snapshot(
     boot = ledger.facts.read(SLURM_BOOT_TIME)
     provider = ledger.facts.get_or(PROVIDER, "")
     with report.timed("ledger"):
-        jobs = ledger.sweeps.hot(
+        jobs = ledger.sweeps.active(
             cluster.partition, compares_sizes=cluster.compares_sizes
         )
         uptime_s: float | None = math.inf
@@ -172,7 +172,7 @@ def collect_snapshot(
 
 def _pointed_to(ledger: Ledger, snapshot: Snapshot) -> dict[JobId, JobSummary]:
     """The ledger's jobs that SLURM's live jobs point to by id or name. These are the
-    jobs that are not hot, and those that were not submitted yet when the ledger was
+    jobs that are not active, and those that were not submitted yet when the ledger was
     read: they are read again.
     """
     other_ids = {row.slurm_id for row in snapshot.rows.values() if is_active(row)}
@@ -240,11 +240,11 @@ def _doubted(
     claims: Mapping[JobId, Claimed],
 ) -> set[JobId]:
     """The jobs whose claim only one endpoint shows, among those that the contract has
-    hot and ours.
+    active and ours.
     """
     events = list[ChainEvent]()
     for job_id, claim in claims.items():
-        if is_hot_and_ours(job_id, snapshot):
+        if is_active_and_ours(job_id, snapshot):
             tx_hash = claim.claim_key.rpartition(":")[0]
             events.append(
                 ChainEvent(job_id, replace(claim, claim_known_to_ledger=True), tx_hash)
@@ -267,16 +267,16 @@ def _scan_is_current(ledger: Ledger) -> bool:
 def _store_foreign_claims(
     ledger: Ledger, others: Mapping[JobId, ForeignClaim], snapshot: Snapshot
 ) -> None:
-    """Keep other ledgers' claims as long as the contract has their jobs hot and
+    """Keep other ledgers' claims as long as the contract has their jobs active and
     ours.
     """
-    hot, over = list[ForeignClaim](), list[JobId]()
+    active, over = list[ForeignClaim](), list[JobId]()
     for job_id, other in others.items():
-        if is_hot_and_ours(job_id, snapshot):
-            hot.append(other)
+        if is_active_and_ours(job_id, snapshot):
+            active.append(other)
         elif other.claim.at[0] <= snapshot.block:
             over.append(job_id)
-    ledger.foreign_claims.keep(hot)
+    ledger.foreign_claims.keep(active)
     ledger.foreign_claims.delete(over)
 
 
@@ -551,7 +551,7 @@ def _with_histories(
 
 def has_unstored_claims(ledger: Ledger, snapshot: Snapshot) -> bool:
     """Whether the claim of an undecided job is only in the blocks that were just read.
-    Claims of a tag that was taken over are stored while their jobs are hot.
+    Claims of a tag that was taken over are stored while their jobs are active.
     """
     claimed = snapshot.claims.keys() & snapshot.undecided_histories
     if not claimed:

@@ -46,8 +46,8 @@ class JobSummary:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing is left to decide: the contract is cold, or the job is not
-        ours any more.
+        """Whether nothing is left to decide: the contract has a final status, or the
+        job is not ours any more.
         """
         return is_final_status(self.state, self.chain_status)
 

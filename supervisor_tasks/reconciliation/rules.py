@@ -33,8 +33,8 @@ from supervisor_tasks.reconciliation.snapshot import (
     absence_confirmed,
     has_our_comment,
     is_active,
+    is_active_job_of,
     is_behind,
-    is_hot_job_of,
     is_row_of,
     listed_id,
     never_ran,
@@ -89,17 +89,17 @@ def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     """Return everything that does not fit."""
     undecided = [job for job in snapshot.jobs.values() if not job.is_final]
     findings = [*_on_chain(snapshot, undecided), *_claimed_by_others(snapshot)]
-    hot = _hot(undecided, findings)
+    active = _active(undecided, findings)
     if snapshot.slurm is not None:
-        findings += _in_slurm(snapshot, snapshot.slurm, hot)
+        findings += _in_slurm(snapshot, snapshot.slurm, active)
     with_events = {finding.job_id for finding in findings if finding.events}
-    for job in hot:
+    for job in active:
         if job.job_id not in with_events:
             findings += _missing_effects(job)
     return findings
 
 
-def _hot(
+def _active(
     undecided: Sequence[JobSummary], findings: Sequence[Discrepancy]
 ) -> list[JobSummary]:
     """The jobs that the other comparisons look at: they are not final, and the contract
@@ -124,7 +124,7 @@ def _on_chain(
 
 
 def _claimed_by_others(snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """Jobs that another ledger claimed with our key, and that are hot and ours."""
+    """Jobs that another ledger claimed with our key, and that are active and ours."""
     for job_id in new_among(snapshot.foreign_claim_tags, snapshot):
         yield Discrepancy(DiscrepancyKind.FOREIGN_CLAIM, job_id)
 
@@ -136,7 +136,7 @@ def _by_contract(
         yield Discrepancy(DiscrepancyKind.NOT_ON_CHAIN, job.job_id)
     elif standing.provider != job.provider or standing.status < ChainStatus.SCHEDULED:
         yield _reassigned(job, snapshot)
-    elif standing.status.cold:
+    elif standing.status.is_final:
         if _will_be_scanned(standing, snapshot):
             return
         events = (ChainStatusObserved(standing.status),)
@@ -190,15 +190,15 @@ def _catch_up(job: JobSummary, snapshot: Snapshot) -> tuple[Event, ...]:
 
 
 def _in_slurm(
-    snapshot: Snapshot, slurm: Mapping[SlurmId, SqueueRow], hot: Sequence[JobSummary]
+    snapshot: Snapshot, slurm: Mapping[SlurmId, SqueueRow], active: Sequence[JobSummary]
 ) -> Iterator[Discrepancy]:
-    for job in hot:
+    for job in active:
         row = row_of(job, slurm)
         if row is not None and job.state in IN_SLURM:
             yield from _listed(job, row)
-    adopted = list(_adoptions(snapshot, hot))
+    adopted = list(_adoptions(snapshot, active))
     yield from adopted
-    compared = {job.job_id for job in hot} - {finding.job_id for finding in adopted}
+    compared = {job.job_id for job in active} - {finding.job_id for finding in adopted}
     absent = list[Discrepancy]()
     for job in snapshot.missing:
         if job.job_id in compared:
@@ -374,9 +374,11 @@ def _explained(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> set[JobId
     return explained
 
 
-def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
+def _adoptions(
+    snapshot: Snapshot, active: Sequence[JobSummary]
+) -> Iterator[Discrepancy]:
     """Jobs that SLURM has, and that the ledger takes for not submitted."""
-    for job in hot:
+    for job in active:
         if job.slurm_id is not None or not _may_be_adopted(job):
             continue
         slurm_id = _adoptable_id(job, snapshot)
@@ -477,8 +479,8 @@ def _runs_after_its_end(row: SqueueRow, job: JobSummary) -> bool:
 
 
 def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:
-    """Whether the SLURM job is this job. While the job is hot and no look has shown it,
-    its id and owner are enough.
+    """Whether the SLURM job is this job. While the job is active and no look has shown
+    it, its id and owner are enough.
     """
     if is_row_of(row, job):
         return True
@@ -490,8 +492,8 @@ def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:
 def _runs_on(
     jobs: Sequence[JobSummary], row: SqueueRow, snapshot: Snapshot
 ) -> Iterator[Discrepancy]:
-    """SLURM still has the job under the ledger's id, while the contract is cold. It may
-    run it for any of these jobs, so it is cancelled only if all are final.
+    """SLURM still has the job under the ledger's id, while its status on the contract is
+    final. It may run it for any of these jobs, so it is cancelled only if all are final.
     """
     shown = jobs[0]
     for job in jobs:
@@ -552,7 +554,7 @@ def _unknown_to_the_ledger(
         return
     parties = standing.provider, standing.customer
     ours = parties == (snapshot.provider, row.user)
-    if ours and standing.status.cold:
+    if ours and standing.status.is_final:
         yield Discrepancy(
             DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id
         )
@@ -563,7 +565,7 @@ def _unknown_to_the_ledger(
 def _over(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the contract expects nothing more of this job from us."""
     standing = snapshot.standing(job.job_id)
-    return standing is not None and not is_hot_job_of(standing, job.provider)
+    return standing is not None and not is_active_job_of(standing, job.provider)
 
 
 # --- the ledger itself ----------------------------------------------------------------

@@ -65,7 +65,7 @@ class DiscrepancyKind(StrEnum):
     EFFECT_MISSING = "effect_missing"  # an effect that should be open is not
     # SLURM has requeued it after the end that the ledger knows
     RUNS_AFTER_END = "runs_after_end"
-    # SLURM still has it, the contract is cold: cancelled
+    # SLURM still has it, its status on the contract is final: cancelled
     ORPHAN_RUNNING = "orphan_running"
     DUPLICATE = "duplicate"  # a second SLURM job: cancelled when it is seen again
     # looks like ours, and is not known well enough to be cancelled
@@ -86,11 +86,11 @@ class Trace(StrEnum):
 class Snapshot:
     """What a sweep has seen. None stands for a side that did not answer.
 
-    `jobs` are the ledger's hot jobs and those that SLURM's list points to. `claims` are
-    old claims that were read from the chain's logs, or taken over. `foreign_claim_tags`
-    are other ledgers' claims, with that ledger's instance tag. `scan_is_current` means
-    that the scan goes on, and would have found lost blocks. It has read the blocks up
-    to `scanned_block`.
+    `jobs` are the ledger's active jobs and those that SLURM's list points to. `claims`
+    are old claims that were read from the chain's logs, or taken over.
+    `foreign_claim_tags` are other ledgers' claims, with that ledger's instance tag.
+    `scan_is_current` means that the scan goes on, and would have found lost blocks. It
+    has read the blocks up to `scanned_block`.
 
     `persisted_by_slurm` are jobs that SLURM does not list, and that slurmctld had on
     its disk when it was started; None if that was not looked up. `confirmed_lookups` is
@@ -319,22 +319,24 @@ def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
 
 
 def never_seen(snapshot: Snapshot) -> list[JobId]:
-    """Return our jobs that are hot on chain and unknown to the ledger."""
+    """Return our jobs that are active on chain and unknown to the ledger."""
     return new_among(snapshot.claims, snapshot)
 
 
 def new_among(job_ids: Iterable[JobId], snapshot: Snapshot) -> list[JobId]:
-    """Return the jobs, out of these, that are hot, ours and unknown to the ledger."""
+    """Return the jobs, out of these, that are active, ours and unknown to the
+    ledger.
+    """
     new = list[JobId]()
     for job_id in job_ids:
-        if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot):
+        if job_id not in snapshot.jobs and is_active_and_ours(job_id, snapshot):
             new.append(job_id)
     return new
 
 
-def is_hot_and_ours(job_id: JobId, snapshot: Snapshot) -> bool:
-    """Whether the job is hot and ours on the contract."""
-    return is_hot_job_of(snapshot.standing(job_id), snapshot.provider)
+def is_active_and_ours(job_id: JobId, snapshot: Snapshot) -> bool:
+    """Whether the job is active and ours on the contract."""
+    return is_active_job_of(snapshot.standing(job_id), snapshot.provider)
 
 
 def unlisted(snapshot: Snapshot) -> dict[JobId, Address]:
@@ -496,8 +498,8 @@ def has_our_comment(row: SqueueRow, comment: str) -> bool:
     )
 
 
-def is_hot_job_of(standing: OnChainJob | None, provider: Address) -> bool:
-    """Whether the job is ours, and hot."""
+def is_active_job_of(standing: OnChainJob | None, provider: Address) -> bool:
+    """Whether the job is ours, and active."""
     if standing is None or standing.provider != provider:
         return False
     return standing.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)

@@ -110,6 +110,6 @@ def test_forged_callbacks__slurm_forgot_the_job__only_the_reporter_ends_it(
     grid.fleet.start_worker()
     send_forged(grid, job_id, slurm_id)
     assert "SlurmCompleted" not in journal(grid, job_id)
-    assert not grid.chain.job(job_id).status.cold
+    assert not grid.chain.job(job_id).status.is_final
     grid.start_reporter()
     assert_billed_as_slurm_says(grid, job_id, slurm_id)

@@ -93,7 +93,7 @@ def test_worker__without_slurmctlds_key__job_waits_with_an_alarm_until_the_key_c
         lambda: advice in alarm(grid), "the operator to be called", PATIENCE_S, 0.2
     )
     assert "SubmitRejected" not in journal(grid, job_id)
-    assert not grid.chain.job(job_id).status.cold
+    assert not grid.chain.job(job_id).status.is_final
     assert slurm_ids(grid, job_id) == []
     grid.processes.stop(worker)
     grid.fleet.start_worker()

@@ -19,7 +19,7 @@ from eth_utils.crypto import keccak
 from tests.chaos.evidence import OF_LEDGER, Evidence, OnChainJob, Transaction, gather
 from tests.chaos.slurm_records import SlurmJob
 
-HOT = ("PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING")
+ACTIVE = ("PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING")
 # The status on the contract that belongs to SLURM's end state (only COMPLETED is
 # FINISHED).
 STATUS_OF = {
@@ -64,9 +64,9 @@ LEGAL = {
     ("META_SCHEDULED", "SCHEDULED"),
     ("SCHEDULED", "RUNNING"),
     ("SCHEDULED", "PENDING"),
-    *((hot, "CANCELLED") for hot in HOT),
-    *(("RUNNING", cold) for cold in NUMBER_OF),
-    *((hot, "PANICKED") for hot in HOT),
+    *((active, "CANCELLED") for active in ACTIVE),
+    *(("RUNNING", final) for final in NUMBER_OF),
+    *((active, "PANICKED") for active in ACTIVE),
 }
 CORE_DUMPED = 0x80
 # without the bit of a core dump 125, as accounting and the completion hook show it
@@ -160,8 +160,8 @@ def something_to_check(evidence: Evidence) -> ItemResults:
 @check("I1", "every job that was claimed has ended on the contract, or was given back")
 def ended(evidence: Evidence) -> ItemResults:
     for job in evidence.ours:
-        hot = job.status in HOT and not _given_back(evidence, job)
-        yield f"{job.job_id} is still {job.status}" if hot else None
+        active = job.status in ACTIVE and not _given_back(evidence, job)
+        yield f"{job.job_id} is still {job.status}" if active else None
 
 
 @check("I1", "every job ended as its customer expects")
@@ -648,7 +648,7 @@ def _settled_by_us(evidence: Evidence) -> list[OnChainJob]:
     return [
         job
         for job in evidence.ours
-        if job.status not in HOT and last[job.job_id].sender == evidence.provider
+        if job.status not in ACTIVE and last[job.job_id].sender == evidence.provider
     ]
 
 

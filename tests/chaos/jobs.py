@@ -206,7 +206,7 @@ def ended(grid: Grid, job_ids: Sequence[str]) -> bool:
     query = "SELECT job_id FROM jobs WHERE job_id = ANY(:ids) AND state = 'REFUSED'"
     given_back = {row.job_id for row in rows(grid, query, ids=list(job_ids))}
     return all(
-        job.status.cold
+        job.status.is_final
         for job in grid.chain.jobs(
             [job_id for job_id in job_ids if job_id not in given_back]
         )

@@ -118,7 +118,7 @@ class Site:
 
     def ended(self, job_ids: list[str]) -> int:
         """How many of these jobs have ended on the contract."""
-        return sum(job.status.cold for job in self.grid.chain.jobs(job_ids))
+        return sum(job.status.is_final for job in self.grid.chain.jobs(job_ids))
 
     def _record(self) -> None:
         RECORD.parent.mkdir(exist_ok=True)

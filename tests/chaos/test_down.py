@@ -133,7 +133,7 @@ def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> 
         at_least_s + 1.0,
         1.0,
     )
-    assert hot(grid, job_ids) == len(job_ids)
+    assert active(grid, job_ids) == len(job_ids)
     fleet.start_callbacks(wait=False)
     fleet.start_worker()
     fleet.start_beat()
@@ -170,8 +170,8 @@ def spooled_ends(grid: Grid) -> int:
     return len(list((grid.folder / "spool").glob("*-end")))
 
 
-def hot(grid: Grid, job_ids: list[str]) -> int:
-    return sum(not grid.chain.job(job_id).status.cold for job_id in job_ids)
+def active(grid: Grid, job_ids: list[str]) -> int:
+    return sum(not grid.chain.job(job_id).status.is_final for job_id in job_ids)
 
 
 def check(grid: Grid, hooks: Hooks, job_ids: list[str]) -> None:

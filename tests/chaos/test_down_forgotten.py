@@ -116,7 +116,7 @@ def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothin
         assert failed.final_cost_wei == finished.final_cost_wei == 0
         assert failed.last_error
     for job_id in job_ids[2:]:
-        assert not grid.chain.job(job_id).status.cold
+        assert not grid.chain.job(job_id).status.is_final
         (jobs.marks(grid) / job_id).write_text("0")
     for job_id in job_ids[2:]:
         assert (

@@ -313,6 +313,6 @@ def assert_ended_as_slurm_said_or_parked(grid: Grid, forgotten: Forgotten) -> No
     for job_id in forgotten.misreported:
         job, said = grid.chain.job(job_id), truth(grid, forgotten.slurm_ids[job_id])
         right = (STATUS_OF[said.state], said.exit_status, 0)
-        hot = (ChainStatus.RUNNING, 0, 0)
-        expected = hot if job_id in parked_jobs(grid) else right
+        active = (ChainStatus.RUNNING, 0, 0)
+        expected = active if job_id in parked_jobs(grid) else right
         assert (job.status, job.exit_code, job.final_cost_wei) == expected

@@ -152,7 +152,7 @@ def jobs(grid: Grid, customer: Account) -> dict[str, str]:
     wait_until(
         lambda: state_of(grid, ends) == "FAILED", "SLURM to end one", PATIENCE_S, 0.2
     )
-    hot = {
+    active = {
         "runs": runs,
         "renamed": renamed,
         "ended": ends,
@@ -160,7 +160,7 @@ def jobs(grid: Grid, customer: Account) -> dict[str, str]:
         "hidden": hidden,
         "fresh": fresh,
     }
-    return hot | {"over": over}
+    return active | {"over": over}
 
 
 def state_of(grid: Grid, job_id: str) -> str:
@@ -185,27 +185,30 @@ def all_in_slurm(grid: Grid) -> list[int]:
 def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     grid: Grid, customer: Account, jobs: dict[str, str]
 ) -> None:
-    hot = {what: job_id for what, job_id in jobs.items() if what != "over"}
+    active = {what: job_id for what, job_id in jobs.items() if what != "over"}
     old_rows = {
         row.job_id: row for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")
     }
     before, statuses = (
         all_in_slurm(grid),
-        {job_id: grid.chain.job(job_id).status for job_id in hot.values()},
+        {job_id: grid.chain.job(job_id).status for job_id in active.values()},
     )
     tag = rows(grid, "SELECT tag FROM instance_tags")[0].tag.hex()
     old_ledger = lose_ledger(grid)
     grid.fleet.start(flower=False)
     wait_until(
-        lambda: alarm(grid).get("tags") == {tag: len(hot)}, "the alarm", PATIENCE_S, 0.2
+        lambda: alarm(grid).get("tags") == {tag: len(active)},
+        "the alarm",
+        PATIENCE_S,
+        0.2,
     )
     assert "supervisor job adopt" in alarm(grid)["advice"]
-    assert set(alarm(grid)["some"]) == set(hot.values())
+    assert set(alarm(grid)["some"]) == set(active.values())
     other = grid.submit_script(customer, SHORT)  # nonces come from the chain
     assert wait_for_end(grid, other, PATIENCE_S).status is ChainStatus.FINISHED
     assert set(all_in_slurm(grid)) - set(before) == set(slurm_ids(grid, other))
     assert {
-        job_id: grid.chain.job(job_id).status for job_id in hot.values()
+        job_id: grid.chain.job(job_id).status for job_id in active.values()
     } == statuses
     assert [row.job_id for row in rows(grid, "SELECT job_id FROM jobs")] == [other]
 
@@ -216,33 +219,41 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
         early.stderr
     )
     taken = supervisor(grid, "job", "adopt", tag, "--yes", "--yes-it-is-dead")
-    assert (taken.returncode, taken.stdout.startswith(f"{len(hot)} jobs")) == (
+    assert (taken.returncode, taken.stdout.startswith(f"{len(active)} jobs")) == (
         0,
         True,
     ), taken.stderr
-    ended = wait_for_end(grid, hot["ended"], PATIENCE_S)
+    ended = wait_for_end(grid, active["ended"], PATIENCE_S)
     assert (ended.status, ended.exit_code) == (ChainStatus.FAILED, 5 * 256)
-    assert wait_for_end(grid, hot["fresh"], PATIENCE_S).status is ChainStatus.FINISHED
+    assert (
+        wait_for_end(grid, active["fresh"], PATIENCE_S).status is ChainStatus.FINISHED
+    )
     for what in ("queued", "hidden"):
-        scontrol(grid, "release", str(old_rows[hot[what]].slurm_id))
-        assert wait_for_end(grid, hot[what], PATIENCE_S).status is ChainStatus.FINISHED
+        scontrol(grid, "release", str(old_rows[active[what]].slurm_id))
+        assert (
+            wait_for_end(grid, active[what], PATIENCE_S).status is ChainStatus.FINISHED
+        )
     for what in ("runs", "renamed"):
-        assert record_of(grid, old_rows[hot[what]].slurm_id).state == "RUNNING"
-        grid.chain.customers.cancel_job(customer, hot[what])
-        assert wait_for_end(grid, hot[what], PATIENCE_S).status is ChainStatus.CANCELLED
-        assert record_of(grid, old_rows[hot[what]].slurm_id).state == "CANCELLED"
+        assert record_of(grid, old_rows[active[what]].slurm_id).state == "RUNNING"
+        grid.chain.customers.cancel_job(customer, active[what])
+        assert (
+            wait_for_end(grid, active[what], PATIENCE_S).status is ChainStatus.CANCELLED
+        )
+        assert record_of(grid, old_rows[active[what]].slurm_id).state == "CANCELLED"
 
     settled = "SELECT job_id, slurm_id FROM jobs WHERE state = 'SETTLED'"
     wait_until(
-        lambda: len(rows(grid, settled)) == len(hot) + 1,
+        lambda: len(rows(grid, settled)) == len(active) + 1,
         "the ledger to know",
         PATIENCE_S,
         0.2,
     )
     ids = {row.job_id: row.slurm_id for row in rows(grid, settled)}
-    assert {what: ids[job_id] for what, job_id in hot.items() if what != "fresh"} == {
+    assert {
+        what: ids[job_id] for what, job_id in active.items() if what != "fresh"
+    } == {
         what: old_rows[job_id].slurm_id
-        for what, job_id in hot.items()
+        for what, job_id in active.items()
         if what != "fresh"
     }
     assert jobs["over"] not in ids

@@ -47,7 +47,7 @@ def settled(grid: Grid, job_id: str) -> None:
         state = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[
             0
         ].state
-        return state == "SETTLED" and grid.chain.job(job_id).status.cold
+        return state == "SETTLED" and grid.chain.job(job_id).status.is_final
 
     wait_until(is_settled, f"{job_id} to be settled", 90.0, 0.1)
 
@@ -60,7 +60,7 @@ def test_reorganisation__end_lost__is_settled_again_the_same(
     before = wait_for_end(grid, job_id)
     settled(grid, job_id)
     grid.chain.reorganise_from(before.block_number_state_change)
-    assert not grid.chain.job(job_id).status.cold
+    assert not grid.chain.job(job_id).status.is_final
     wait_until(
         lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1
     )

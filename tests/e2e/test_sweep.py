@@ -445,7 +445,7 @@ def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(
         id=job_id,
     )
     drop_effects(grid, job_id)
-    assert found(sweep(grid), job_id) == []  # the contract says that it is hot
+    assert found(sweep(grid), job_id) == []  # the contract says that it is active
     assert live(grid, job_id)
     panic(grid, job_id)
     assert found(sweep_that_sees_slurm(grid), job_id) == ["orphan_running"]

@@ -142,7 +142,7 @@ def test_two_clusters__one_has_no_slurm__the_other_settles_and_shows_only_its_ow
                 assert job.status is ChainStatus.FINISHED
             own.update(handed_in)
         wait_for_own_figures(healthy, metrics_port, own)
-        assert not site.grid.chain.job(stuck).status.cold
+        assert not site.grid.chain.job(stuck).status.is_final
     finally:
         broken.processes.start_again("slurmctld")
     assert wait_for_end(site.grid, stuck).status is ChainStatus.FINISHED

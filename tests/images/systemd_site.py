@@ -163,7 +163,7 @@ def settle_job(grid: Grid) -> str:
     customer = grid.new_customer()
     job_id = grid.submit(customer, HELLO.read_text())
     wait_until(
-        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+        lambda: grid.chain.job(job_id).status.is_final, "the job to be settled", 180.0
     )
     assert grid.chain.job(job_id).status is ChainStatus.FINISHED
     assert f"hello world, from {customer.address}" in grid.output(

@@ -303,7 +303,9 @@ class Load:
     def _open(self, asked: list[str]) -> list[str]:
         """The jobs among these that the chain has not settled."""
         return [
-            job_id for job_id in asked if not self.grid.chain.job(job_id).status.cold
+            job_id
+            for job_id in asked
+            if not self.grid.chain.job(job_id).status.is_final
         ]
 
 
@@ -352,7 +354,7 @@ def settled(grid: Grid, customer: Account) -> str:
     """A job that has gone through."""
     job_id = grid.submit(customer, HELLO.read_text())
     wait_until(
-        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+        lambda: grid.chain.job(job_id).status.is_final, "the job to be settled", 180.0
     )
     job = grid.chain.job(job_id)
     assert (job.status, job.exit_code) == (ChainStatus.FINISHED, 0)
@@ -392,7 +394,7 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
 
     asked = upgraded(stack, grid, customer)
     wait_until(
-        lambda: all(grid.chain.job(job).status.cold for job in asked),
+        lambda: all(grid.chain.job(job).status.is_final for job in asked),
         "all jobs to be settled",
         300.0,
     )
@@ -443,7 +445,7 @@ def test_two_clusters__one_over_slurmrestd__each_takes_a_job_of_its_own(
     }
     for job_id, cluster in asked.items():
         wait_until(
-            lambda job_id=job_id: grid.chain.job(job_id).status.cold,  # type: ignore[misc]
+            lambda job_id=job_id: grid.chain.job(job_id).status.is_final,  # type: ignore[misc]
             "the job to be settled",
             180.0,
         )

@@ -297,7 +297,7 @@ def test_fleet__in_containers__takes_a_job_to_its_end_and_ends_in_order(
     customer = grid.new_customer()
     job_id = grid.submit(customer, DEMO.read_text())
     wait_until(
-        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+        lambda: grid.chain.job(job_id).status.is_final, "the job to be settled", 180.0
     )
     job = grid.chain.job(job_id)
     assert (job.status, job.exit_code) == (ChainStatus.FINISHED, 0)

@@ -44,7 +44,9 @@ def test_page__followed_word_by_word__takes_a_job_to_its_end(
     customer = site_grid.new_customer()
     job_id = site_grid.submit(customer, HELLO.read_text())
     wait_until(
-        lambda: site_grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+        lambda: site_grid.chain.job(job_id).status.is_final,
+        "the job to be settled",
+        180.0,
     )
     assert (
         site_grid.chain.job(job_id).status,
@@ -121,7 +123,7 @@ def test_units__killed_and_restarted_with_jobs_under_way__lose_none(
         wait_until(again, f"{process} to be restarted", 180.0, 0.5)
     wait_until_ready(machine)
     wait_until(
-        lambda: all(site_grid.chain.job(job).status.cold for job in asked),
+        lambda: all(site_grid.chain.job(job).status.is_final for job in asked),
         "all jobs to be settled",
         300.0,
     )
@@ -220,7 +222,7 @@ def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
     wait_until_ready(machine)
     assert [file for file in replaced if FORMER in file.read_text()] == []
     wait_until(
-        lambda: all(site_grid.chain.job(job).status.cold for job in asked),
+        lambda: all(site_grid.chain.job(job).status.is_final for job in asked),
         "all jobs to be settled",
         300.0,
     )

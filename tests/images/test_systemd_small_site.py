@@ -69,7 +69,7 @@ def pids(machine: Machine) -> set[str]:
 def settled(grid: Grid, job_ids: list[str]) -> None:
     """Wait until all have ended well, and each has run once."""
     wait_until(
-        lambda: all(grid.chain.job(job_id).status.cold for job_id in job_ids),
+        lambda: all(grid.chain.job(job_id).status.is_final for job_id in job_ids),
         "all jobs to be settled",
         300.0,
     )

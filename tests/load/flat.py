@@ -116,7 +116,7 @@ def fill(grid: Grid) -> None:
         large_ledger.fill(
             engine,
             grid.environment["CLUSTER_NAME"],
-            hot=0,
+            active=0,
             behind=2 * large_ledger.SETTLED,
         )
 

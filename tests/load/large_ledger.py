@@ -5,11 +5,11 @@ tables.
 from sqlalchemy import Engine, text
 
 SETTLED = 1_000_000
-HOT = 1_000
+ACTIVE = 1_000
 
 # A settled job has an effect that is done, a callback that is read, a mined transaction
-# and an event. A hot job has the same rows, still open.
-_NUMBERS = "FROM generate_series(1, :settled + :hot) AS n"
+# and an event. An active job has the same rows, still open.
+_NUMBERS = "FROM generate_series(1, :settled + :active) AS n"
 _ADDRESS = (
     # no wallet of the grid has it, so that the rows of the grid's own jobs stay as they
     # are
@@ -47,10 +47,11 @@ _FILL = (
     INSERT INTO effects (cluster, kind, subject, due_at, done_at)
     SELECT :cluster, 'account', '0x' || lpad(to_hex(n), 40, '0'), now(),
         CASE WHEN n > 5 THEN now() END FROM generate_series(1, 100000) AS n
-    WHERE :settled + :hot > 0""",
+    WHERE :settled + :active > 0""",
     """
     INSERT INTO blocks (cluster, number, hash)
-    SELECT :cluster, n, '0x00' FROM generate_series(CAST(:settled AS int) - 128, CAST(:settled AS int)) AS n WHERE :hot > 0""",
+    SELECT :cluster, n, '0x00' FROM generate_series(CAST(:settled AS int) - 128, CAST(:settled AS int)) AS n
+    WHERE :active > 0""",
     f"""
     INSERT INTO events (cluster, job_id, name, details, state)
     SELECT :cluster, {_JOB_ID}, 'SlurmCompleted', '{{}}', 'ENDED' {_NUMBERS}""",
@@ -64,7 +65,7 @@ def fill(
     engine: Engine,
     cluster: str,
     settled: int = SETTLED,
-    hot: int = HOT,
+    active: int = ACTIVE,
     behind: int = 0,
 ) -> None:
     """Insert the rows, and update the planner's statistics. The indexes are built after
@@ -83,7 +84,12 @@ def fill(
         for statement in _FILL:
             connection.execute(
                 text(statement),
-                {"cluster": cluster, "settled": settled, "hot": hot, "behind": behind},
+                {
+                    "cluster": cluster,
+                    "settled": settled,
+                    "active": active,
+                    "behind": behind,
+                },
             )
         for index in indexes:
             connection.exec_driver_sql(index.indexdef)

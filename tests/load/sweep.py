@@ -1,4 +1,4 @@
-"""`python -m tests.load.sweep`: measures a sweep over ten thousand hot jobs, and the
+"""`python -m tests.load.sweep`: measures a sweep over ten thousand active jobs, and the
 monitor with a thousand callbacks.
 
 It counts the SLURM commands and RPC requests of the sweep, when all is well and when

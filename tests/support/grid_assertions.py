@@ -50,7 +50,7 @@ def sbatch_without_the_fleet(
 def wait_for_end(grid: Grid, job_id: str, timeout_s: float = 60.0) -> ChainJob:
     """The job, once it is final on the contract."""
     return wait_for(
-        grid, job_id, {status for status in ChainStatus if status.cold}, timeout_s
+        grid, job_id, {status for status in ChainStatus if status.is_final}, timeout_s
     )
 
 

@@ -1119,9 +1119,9 @@ def test_listed_records__slurm_gave_the_id_of_a_lost_job_again__find_the_new_one
     assert found.slurm_id is not None
     submit_s = site.slurm.cluster.list_all()[found.slurm_id].submit_s
     with world.engine.begin() as connection:
-        hot = "UPDATE jobs SET state = 'QUEUED', slurm_id = :id, slurm_submit_s = :s WHERE job_id = :job"
+        active = "UPDATE jobs SET state = 'QUEUED', slurm_id = :id, slurm_submit_s = :s WHERE job_id = :job"
         connection.execute(
-            text(hot), {"id": found.slurm_id, "s": submit_s - 60, "job": lost}
+            text(active), {"id": found.slurm_id, "s": submit_s - 60, "job": lost}
         )
     assert [seen.slurm_id for seen in listed_records(site, found, 60.0)] == [
         found.slurm_id

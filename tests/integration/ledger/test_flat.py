@@ -84,7 +84,7 @@ def grid() -> Iterator[Grid]:
 
 def fill_with_years(engine: Engine, cluster: str) -> None:
     # before the chain of the grid began
-    fill(engine, cluster, settled=SETTLED, hot=0, behind=2 * SETTLED)
+    fill(engine, cluster, settled=SETTLED, active=0, behind=2 * SETTLED)
     with engine.begin() as connection:
         for statement in _OLD:
             connection.execute(text(statement), {"cluster": cluster})

@@ -42,14 +42,14 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from supervisor_tasks.wallet.wallet import Wallet
-from tests.load.large_ledger import HOT, SETTLED, fill
+from tests.load.large_ledger import ACTIVE, SETTLED, fill
 from tests.support.ledger import through
 
 CLUSTER = "old"
 BIG = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
 # rows that a plan may expect to read; a quarter of a per cent of the smallest table
 # that is big
-FEW = 10 * HOT
+FEW = 10 * ACTIVE
 RUNNING = JobId(f"0x{SETTLED + 1:064x}")
 BATCH = 1000
 FORK = SETTLED - 10  # each settled job was mined in a block of its own
@@ -292,7 +292,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "trouble": lambda ledger, _: ledger.effects.trouble(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),
-    "jobs that are hot": lambda ledger, _: Overview(ledger.engine, CLUSTER).jobs(),
+    "jobs that are active": lambda ledger, _: Overview(ledger.engine, CLUSTER).jobs(),
     "jobs by state": lambda ledger, _: Overview(ledger.engine, CLUSTER).by_state(),
     "job by its id": lambda ledger, _: Overview(ledger.engine, CLUSTER).named(RUNNING),
     "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).timeline(RUNNING),
@@ -349,7 +349,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
     "purge_unknown": lambda ledger, _: purge_unknown(ledger),
-    "sweep: hot": lambda ledger, _: ledger.sweeps.hot(),
+    "sweep: active": lambda ledger, _: ledger.sweeps.active(),
     "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),
     "sweep: stale": lambda ledger, _: ledger.sweeps.stale(),
     "lease of accounts": lambda ledger, _: ledger.effects.lease(

@@ -215,9 +215,9 @@ def test_hot_and_named__each_job__has_what_a_comparison_needs(ledger: Ledger) ->
         " VALUES ('here', :id, 101, 7, 1, 0, '')",
         id=job_id(1),
     )
-    hot = ledger.sweeps.hot()
-    assert set(hot) == {job_id(1), job_id(2)}
-    first, second = hot[job_id(1)], hot[job_id(2)]
+    active = ledger.sweeps.active()
+    assert set(active) == {job_id(1), job_id(2)}
+    first, second = active[job_id(1)], active[job_id(2)]
     assert (first.state, first.slurm_id, first.has_unread_callback) == (
         State.RUNNING,
         SlurmId(101),
@@ -457,7 +457,7 @@ def swept(ledger: Ledger) -> list[tuple[DiscrepancyKind, JobId]]:
     """What a sweep finds where SLURM runs job 1 with the limit that it was claimed
     for.
     """
-    jobs = ledger.sweeps.hot()
+    jobs = ledger.sweeps.active()
     (job,) = jobs.values()
     assert job.slurm_id is not None
     seen = JobRecord(job.slurm_id, "RUNNING", 60, 0)
@@ -488,7 +488,7 @@ def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_ag
     give_up(ledger, EffectKind.CANCEL)
     assert swept(ledger) == []
     ledger.record(JobChange(job_id(1), CancelRequested(at=(9, 0))))
-    assert EffectKind.CANCEL in ledger.sweeps.hot()[job_id(1)].open
+    assert EffectKind.CANCEL in ledger.sweeps.active()[job_id(1)].open
 
 
 def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(
@@ -505,7 +505,7 @@ def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(
     give_up(ledger, EffectKind.TOP_UP)
     assert swept(ledger) == []
     ledger.record(JobChange(job_id(1), ToppedUp("2", 5)))
-    assert EffectKind.TOP_UP in ledger.sweeps.hot()[job_id(1)].open
+    assert EffectKind.TOP_UP in ledger.sweeps.active()[job_id(1)].open
 
 
 def test_forgotten__top_up_that_slurm_refused__is_no_sweeps_any_more(
@@ -534,4 +534,4 @@ def give_up(ledger: Ledger, kind: EffectKind) -> None:
         effect.job_id,
         OperatorAbandonedEffect(kind, "SLURM will not"),
     )
-    assert kind not in ledger.sweeps.hot()[effect.job_id].open
+    assert kind not in ledger.sweeps.active()[effect.job_id].open

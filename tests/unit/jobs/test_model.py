@@ -458,7 +458,7 @@ def test_advance__no_news__looks_less_and_less_often() -> None:
 OUTCOMES = st.builds(
     Outcome,
     status=st.sampled_from(
-        [s for s in ChainStatus if s.cold and s is not ChainStatus.PANICKED]
+        [s for s in ChainStatus if s.is_final and s is not ChainStatus.PANICKED]
     ),
     elapsed_s=st.integers(0, 10_000),
     exit_status=st.integers(0, 65_535),
@@ -684,7 +684,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def billed_once(self) -> None:
         assert self.job is not None
-        ends = [step for step in pending_reports(self.job) if step.status.cold]
+        ends = [step for step in pending_reports(self.job) if step.status.is_final]
         assert len(ends) <= 1
         if self.job.outcome is not None and ends:
             assert ends[0].minutes == self.job.outcome.elapsed_s // 60

@@ -101,10 +101,10 @@ def test_settled__sbatch_answers_later__slurm_is_told_to_stop() -> None:
 
 
 def test_settled__the_contract_has_decided__changes_nothing() -> None:
-    cold = lived(FETCHED, ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)))
+    final = lived(FETCHED, ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)))
     assert (
         lived(FETCHED, ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)), SETTLED)
-        == cold
+        == final
     )
 
 

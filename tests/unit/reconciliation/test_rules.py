@@ -656,7 +656,7 @@ def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> No
     )
     assert find_discrepancies(seeing(already, rows=[row()])) == []
     assert find_discrepancies(replace(view, chain=None)) == []
-    # the contract says that it is hot
+    # the contract says that it is active
     assert find_discrepancies(replace(view, chain={name(1): standing()})) == []
     another = row(name="other", comment="")
     assert (
@@ -672,16 +672,16 @@ def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> No
 def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_cold() -> (
     None
 ):
-    orphan, cold = row(5), standing(ChainStatus.CANCELLED)
-    view = seeing(rows=[orphan], chain={name(5): cold})
+    orphan, final = row(5), standing(ChainStatus.CANCELLED)
+    view = seeing(rows=[orphan], chain={name(5): final})
     assert (only(view).kind, only(view).cancel) == (
         DiscrepancyKind.ORPHAN_RUNNING,
         SlurmId(5),
     )
     for chain in (
         {name(5): standing()},
-        {name(5): replace(cold, provider=OTHERS)},
-        {name(5): replace(cold, customer=Address(STRANGER))},
+        {name(5): replace(final, provider=OTHERS)},
+        {name(5): replace(final, customer=Address(STRANGER))},
     ):
         assert [
             finding.cancel for finding in find_discrepancies(replace(view, chain=chain))
@@ -692,9 +692,9 @@ def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_
         row(5, name="benchmark"),
         row(5, comment="supervisor there:3000"),
     ):
-        assert find_discrepancies(seeing(rows=[other], chain={name(5): cold})) == []
+        assert find_discrepancies(seeing(rows=[other], chain={name(5): final})) == []
     assert (
-        find_discrepancies(seeing(rows=[row(5, "COMPLETED")], chain={name(5): cold}))
+        find_discrepancies(seeing(rows=[row(5, "COMPLETED")], chain={name(5): final}))
         == []
     )
 
@@ -766,7 +766,7 @@ CLAIM = Claimed(
 def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -> None:
     running, scheduled = standing(), standing(ChainStatus.SCHEDULED)
     saw = ChainStatusObserved(ChainStatus.RUNNING)
-    for hot, rows, events in (
+    for active, rows, events in (
         (scheduled, [], (CLAIM,)),
         (scheduled, [row(7, number=1)], (CLAIM, ExistingSlurmJobAdopted(SlurmId(7)))),
         (scheduled, [row(7, "CANCELLED", number=1)], (CLAIM,)),
@@ -782,16 +782,16 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
         ),
         (running, [], (CLAIM, saw, ExistingSlurmJobAdopted(None))),
     ):
-        view = seeing(rows=rows, claims={name(1): CLAIM}, chain={name(1): hot})
+        view = seeing(rows=rows, claims={name(1): CLAIM}, chain={name(1): active})
         assert only(view).events == events
         assert find_discrepancies(replace(view, slurm=None)) == []
         assert DiscrepancyKind.NEVER_SEEN not in {
             finding.kind
             for finding in find_discrepancies(replace(view, historical_matches=None))
         }
-    for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
+    for final in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
         assert (
-            never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): cold}))
+            never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): final}))
             == []
         )
 
@@ -823,9 +823,9 @@ def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone
         for finding in find_discrepancies(view)
         if finding.events or finding.cancel
     ]
-    for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
+    for final in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
         assert DiscrepancyKind.FOREIGN_CLAIM not in dict(
-            found(replace(view, chain={name(1): cold}))
+            found(replace(view, chain={name(1): final}))
         )
     assert find_discrepancies(replace(view, chain=None)) == []
 
@@ -874,11 +874,11 @@ def test_compare__an_effect_that_should_be_open__is_opened() -> None:
     )
 
 
-HOT = [state for state in State if state is not State.SETTLED]
+ACTIVE = [state for state in State if state is not State.SETTLED]
 JOBS = st.builds(
     known,
     st.integers(1, 6),
-    st.sampled_from(HOT),
+    st.sampled_from(ACTIVE),
     slurm_id=st.none() | st.integers(1, 8).map(SlurmId),
     has_unread_callback=st.booleans(),
     parked=st.sampled_from([frozenset[EffectKind](), POLLED]),

@@ -23,9 +23,9 @@ from supervisor_tasks.reconciliation.snapshot import (
     foreign,
     has_our_comment,
     is_active,
+    is_active_and_ours,
+    is_active_job_of,
     is_behind,
-    is_hot_and_ours,
-    is_hot_job_of,
     is_row_of,
     listed_id,
     names_with_our_comment,
@@ -500,7 +500,7 @@ def test_has_our_comment__each_row__is_live_with_our_comment_and_a_job_id_as_nam
 
 
 @pytest.mark.parametrize(
-    ("on_chain", "hot"),
+    ("on_chain", "active"),
     [
         (None, False),
         (standing(ChainStatus.PENDING), False),
@@ -514,14 +514,14 @@ def test_has_our_comment__each_row__is_live_with_our_comment_and_a_job_id_as_nam
         (standing(ChainStatus.SCHEDULED, OTHERS), False),
     ],
 )
-def test_is_hot_job_of__each_standing__is_true_only_while_it_is_ours_and_hot(
-    on_chain: OnChainJob | None, hot: bool
+def test_is_active_job_of__each_standing__is_true_only_while_it_is_ours_and_hot(
+    on_chain: OnChainJob | None, active: bool
 ) -> None:
-    assert is_hot_job_of(on_chain, US) is hot
+    assert is_active_job_of(on_chain, US) is active
     chain = {} if on_chain is None else {name(1): on_chain}
     view = seeing(chain=chain)
-    assert is_hot_and_ours(name(1), view) is hot
-    assert new_among([name(1)], view) == [name(1)] * hot
+    assert is_active_and_ours(name(1), view) is active
+    assert new_among([name(1)], view) == [name(1)] * active
     assert new_among([name(1)], replace(view, jobs={name(1): known()})) == []
 
 
@@ -531,7 +531,7 @@ def test_status_of__contract_knows_the_job_or_not__is_its_status_or_none() -> No
     assert status_of(name(2), view) is None
     away = replace(view, chain=None)
     assert (status_of(name(1), away), away.standing(name(1))) == (None, None)
-    assert not is_hot_and_ours(name(1), away)
+    assert not is_active_and_ours(name(1), away)
 
 
 @pytest.mark.parametrize(
