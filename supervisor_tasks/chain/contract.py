@@ -274,11 +274,11 @@ class Contract:
         node does not have the block.
         """
         return {
-            job_id: self._standing(answer)
+            job_id: self._owner(answer)
             for job_id, answer in self._ask_jobs(job_ids, block)
         }
 
-    def _standing(self, answer: Any) -> OnChainJobOwner:
+    def _owner(self, answer: Any) -> OnChainJobOwner:
         if _is_unknown_job(answer):
             return OnChainJobOwner(
                 ChainStatus.PENDING, ours=False, cancel_requested=False

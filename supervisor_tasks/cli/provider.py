@@ -66,7 +66,7 @@ def show(
 
 def _show(cli: CliContext, output: Format) -> None:
     registrations = Registrations(cli.ledger.facts)
-    status_and_age, decision = registrations.standing(), registrations.last_decision()
+    status_and_age, decision = registrations.status(), registrations.last_decision()
     if status_and_age is None or decision is None:
         raise CommandError(NOT_LOOKED)
     status, for_s = status_and_age

@@ -203,13 +203,13 @@ def _changes(
         JobChange(
             job_id,
             Reorganised(
-                status=standing.status,
-                ours=standing.ours and job_id not in doubted,
-                cancel_requested=standing.cancel_requested,
+                status=owner.status,
+                ours=owner.ours and job_id not in doubted,
+                cancel_requested=owner.cancel_requested,
                 fork=fork,
                 seen=doubted.get(job_id, head),
                 until=until,
             ),
         )
-        for job_id, standing in owners.items()
+        for job_id, owner in owners.items()
     ]

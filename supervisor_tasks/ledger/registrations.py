@@ -144,18 +144,18 @@ class Registrations:
             return False
         return self._facts.set(PERMISSION, permission)
 
-    def learn_standing(self, standing: RegistrationStatus) -> str | None:
-        """Store the provider's standing. Returns the one before, empty if there was
-        none; None if it is unchanged.
+    def learn_status(self, status: RegistrationStatus) -> str | None:
+        """Store the status of the registration. Returns the one before, empty if there
+        was none; None if it is unchanged.
         """
         before = self._facts.get(REGISTRATION_STATUS)
-        if not self._facts.set(REGISTRATION_STATUS, standing):
+        if not self._facts.set(REGISTRATION_STATUS, status):
             return None
         return "" if before is None else before.value
 
-    def standing(self) -> tuple[RegistrationStatus, float] | None:
-        """The provider's standing, and for how many seconds it has been so; None before
-        it is known.
+    def status(self) -> tuple[RegistrationStatus, float] | None:
+        """The status of the registration, and for how many seconds it has been so; None
+        before it is known.
         """
         stored = self._facts.read(REGISTRATION_STATUS)
         return None if stored is None else (stored.value, stored.age_s)

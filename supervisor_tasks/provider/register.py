@@ -51,9 +51,9 @@ from supervisor_tasks.provider.registration_rules import (
     after_sending,
     decide,
     registrar_of,
+    registration_status,
     remembered,
     shows_nodes,
-    standing,
     still_measured,
 )
 from supervisor_tasks.wallet.gas import NoEstimateError, RevertedError, TooMuchGasError
@@ -277,9 +277,11 @@ def _store_and_alarm(
     decision: RegistrationDecision,
     refusal: Refused | None,
 ) -> None:
-    """Store the standing and the decision, and raise or clear the alarms about them."""
-    now = standing(situation)
-    was = registrations.learn_standing(now)
+    """Store the registration's status and the decision, and raise or clear the alarms
+    about them.
+    """
+    now = registration_status(situation)
+    was = registrations.learn_status(now)
     if was is not None:
         log.info(
             "provider_standing",

@@ -368,7 +368,7 @@ def _taken_back(situation: RegistrationInput) -> set[str]:
     return taken_back - {""}
 
 
-def standing(situation: RegistrationInput) -> RegistrationStatus:
+def registration_status(situation: RegistrationInput) -> RegistrationStatus:
     """Return how the provider stands. The memory must be up to date with the contract:
     see `remembered`.
     """

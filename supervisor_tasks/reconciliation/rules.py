@@ -130,31 +130,31 @@ def _claimed_by_others(snapshot: Snapshot) -> Iterator[Discrepancy]:
 
 
 def _by_contract(
-    job: JobSummary, standing: OnChainJob | None, snapshot: Snapshot
+    job: JobSummary, on_chain: OnChainJob | None, snapshot: Snapshot
 ) -> Iterator[Discrepancy]:
-    if standing is None:
+    if on_chain is None:
         yield Discrepancy(DiscrepancyKind.NOT_ON_CHAIN, job.job_id)
-    elif standing.provider != job.provider or standing.status < ChainStatus.SCHEDULED:
+    elif on_chain.provider != job.provider or on_chain.status < ChainStatus.SCHEDULED:
         yield _reassigned(job, snapshot)
-    elif standing.status.is_final:
-        if _will_be_scanned(standing, snapshot):
+    elif on_chain.status.is_final:
+        if _will_be_scanned(on_chain, snapshot):
             return
-        events = (ChainStatusObserved(standing.status),)
+        events = (ChainStatusObserved(on_chain.status),)
         yield Discrepancy(
             DiscrepancyKind.FINAL_ON_CHAIN, job.job_id, job.slurm_id, events
         )
-    elif standing.status > job.chain_status or is_behind(job, snapshot):
+    elif on_chain.status > job.chain_status or is_behind(job, snapshot):
         yield Discrepancy(
             DiscrepancyKind.AHEAD_ON_CHAIN, job.job_id, events=_catch_up(job, snapshot)
         )
 
 
-def _will_be_scanned(standing: OnChainJob, snapshot: Snapshot) -> bool:
+def _will_be_scanned(on_chain: OnChainJob, snapshot: Snapshot) -> bool:
     """Whether the scan has yet to read the block in which the job ended. The ledger has
     no hash of that block. If it is lost before the scan reads it, nothing would take
     the end back.
     """
-    return snapshot.scan_is_current and standing.changed_block > snapshot.scanned_block
+    return snapshot.scan_is_current and on_chain.changed_block > snapshot.scanned_block
 
 
 def _reassigned(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
@@ -549,12 +549,12 @@ def _unknown_to_the_ledger(
     """A SLURM job with our comment, named after a job on chain that the ledger does not
     know.
     """
-    standing = snapshot.standing(job_id)
-    if standing is None or job_id in snapshot.claims:
+    on_chain = snapshot.on_chain(job_id)
+    if on_chain is None or job_id in snapshot.claims:
         return
-    parties = standing.provider, standing.customer
+    parties = on_chain.provider, on_chain.customer
     ours = parties == (snapshot.provider, row.user)
-    if ours and standing.status.is_final:
+    if ours and on_chain.status.is_final:
         yield Discrepancy(
             DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id
         )
@@ -564,8 +564,8 @@ def _unknown_to_the_ledger(
 
 def _over(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the contract expects nothing more of this job from us."""
-    standing = snapshot.standing(job.job_id)
-    return standing is not None and not is_active_job_of(standing, job.provider)
+    on_chain = snapshot.on_chain(job.job_id)
+    return on_chain is not None and not is_active_job_of(on_chain, job.provider)
 
 
 # --- the ledger itself ----------------------------------------------------------------

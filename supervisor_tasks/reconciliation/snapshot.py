@@ -166,7 +166,7 @@ class Snapshot:
         """What SLURM lists; nothing if it did not answer."""
         return self.slurm or {}
 
-    def standing(self, job_id: JobId) -> OnChainJob | None:
+    def on_chain(self, job_id: JobId) -> OnChainJob | None:
         """Return the job as the contract has it; None if the contract does not know it,
         or was not asked.
         """
@@ -336,7 +336,7 @@ def new_among(job_ids: Iterable[JobId], snapshot: Snapshot) -> list[JobId]:
 
 def is_active_and_ours(job_id: JobId, snapshot: Snapshot) -> bool:
     """Whether the job is active and ours on the contract."""
-    return is_active_job_of(snapshot.standing(job_id), snapshot.provider)
+    return is_active_job_of(snapshot.on_chain(job_id), snapshot.provider)
 
 
 def unlisted(snapshot: Snapshot) -> dict[JobId, Address]:
@@ -448,10 +448,10 @@ def status_of(job_id: JobId, snapshot: Snapshot) -> ChainStatus | None:
     """Return the job's status on the contract; None if the contract does not know it,
     or was not asked.
     """
-    standing = snapshot.standing(job_id)
-    if standing is None:
+    on_chain = snapshot.on_chain(job_id)
+    if on_chain is None:
         return None
-    return standing.status
+    return on_chain.status
 
 
 def _waits_for_operator(job: JobSummary) -> bool:
@@ -498,8 +498,8 @@ def has_our_comment(row: SqueueRow, comment: str) -> bool:
     )
 
 
-def is_active_job_of(standing: OnChainJob | None, provider: Address) -> bool:
+def is_active_job_of(on_chain: OnChainJob | None, provider: Address) -> bool:
     """Whether the job is ours, and active."""
-    if standing is None or standing.provider != provider:
+    if on_chain is None or on_chain.provider != provider:
         return False
-    return standing.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)
+    return on_chain.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)

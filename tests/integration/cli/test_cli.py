@@ -1257,7 +1257,7 @@ def test_metrics__as_a_process__answer_a_scrape(
     park_one(ledger)
     raise_alarm_of_another_release(ledger.engine)
     tick_all(ledger)
-    Registrations(ledger.facts).learn_standing(RegistrationStatus.WAITING)
+    Registrations(ledger.facts).learn_status(RegistrationStatus.WAITING)
     begun = ledger.sweeps.begin("blind")
     ledger.sweeps.keep(
         begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {}

@@ -300,7 +300,7 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
         "odd": [],
     }
     registrations = Registrations(site.ledger.facts)
-    registrations.learn_standing(RegistrationStatus.UNREGISTERED)
+    registrations.learn_status(RegistrationStatus.UNREGISTERED)
     registrations.record_decision(
         {"address": "0x", "decision": "wait", "why": "no node", "measuring": False}
         | offers

@@ -97,8 +97,8 @@ class RegistrationScenario:
         collect_receipts(self.worker.context)
         register(self.worker.context)
 
-    def standing(self) -> RegistrationStatus:
-        known = self.facts.standing()
+    def status(self) -> RegistrationStatus:
+        known = self.facts.status()
         assert known is not None
         return known[0]
 
@@ -189,13 +189,13 @@ def test_register__each_standing_of_a_provider__is_recorded_and_decides_on_claim
     assert waiting.nodes == NODES
     assert waiting.prices == ChainPrices()
     assert waiting.labels == (("name", "here-now"), ("zone", "ch"))
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING
     play.look()
     assert play.sent() == 1, "it does not nag"
 
     chain.admin.approve_provider(address)
     play.look()
-    assert play.standing() is RegistrationStatus.APPROVED
+    assert play.status() is RegistrationStatus.APPROVED
     play.assign()
     assert play.claims() == 1
     assert play.alarms() == set()
@@ -206,29 +206,29 @@ def test_register__each_standing_of_a_provider__is_recorded_and_decides_on_claim
     assert "not_claiming" in caplog.text
     assert "claim_would_revert" not in caplog.text, "it is not even tried"
     play.look()
-    assert play.standing() is RegistrationStatus.BANNED
+    assert play.status() is RegistrationStatus.BANNED
     assert play.alarms() == {AlarmName.PROVIDER_BANNED}
     chain.admin.ban_provider(address, banned=False)
     assert play.claims() == 1
     play.look()
-    assert play.standing() is RegistrationStatus.APPROVED
+    assert play.status() is RegistrationStatus.APPROVED
     assert play.alarms() == set()
 
     play.assign()
     chain.admin.remove_provider(address)
     assert play.claims() == 0
     play.look()
-    assert play.standing() is RegistrationStatus.REMOVED
+    assert play.status() is RegistrationStatus.REMOVED
     assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
     assert play.sent() == 1, "what was turned down is not offered again"
 
     play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(12 * 10**17))
     play.look()
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING
     assert play.alarms() == set()
     chain.admin.remove_provider(address)
     play.look()
-    assert play.standing() is RegistrationStatus.REJECTED
+    assert play.status() is RegistrationStatus.REJECTED
     assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
     play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(95 * 10**16))
     play.look()
@@ -237,7 +237,7 @@ def test_register__each_standing_of_a_provider__is_recorded_and_decides_on_claim
 
     assert "asked" in play.supervisor("register", "--yes")
     play.look()
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING
     assert play.sent() == 3
     assert play.told()["asked"] == {}
 
@@ -263,7 +263,7 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(
     waiting = play.chain.providers.waiting(play.provider.address)
     assert waiting.prices.gpu_wei_per_min == 9 * 10**18
     assert dict(waiting.labels) == benchmark | {"zone": "ch", "name": "here-now"}
-    assert play.standing() is RegistrationStatus.CHANGING
+    assert play.status() is RegistrationStatus.CHANGING
     told = play.told()
     assert told["registered"]["prices"]["gpu_credits_per_min"] == "8.5"
     assert told["waiting"]["prices"]["gpu_credits_per_min"] == "9"
@@ -331,7 +331,7 @@ def test_register__price_there_and_back_while_waiting__the_last_one_waits(
     play.look()
     assert play.sent() == 3
     assert play.chain.providers.waiting(play.provider.address).prices == ChainPrices()
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING
 
 
 def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(
@@ -345,7 +345,7 @@ def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(
     play.facts.learn_hardware(MACHINES)
     play.look()
     assert play.alarms() == set()
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING
 
 
 def test_register__another_cluster_registers_for_the_wallet__only_compares(
@@ -382,7 +382,7 @@ def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
     with gas_limit(play.chain, BLOCK_GAS):
         play.look()
-        assert play.standing() is RegistrationStatus.WAITING
+        assert play.status() is RegistrationStatus.WAITING
     assert len(play.chain.providers.waiting(play.provider.address).nodes) == 400
     assert (play.sent(), play.alarms()) == (1, set())
 
@@ -401,7 +401,7 @@ def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_al
                 in play.told()["why"]
             )
     play.look()
-    assert (play.standing(), play.alarms()) == (RegistrationStatus.WAITING, set())
+    assert (play.status(), play.alarms()) == (RegistrationStatus.WAITING, set())
 
 
 def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(
@@ -420,7 +420,7 @@ def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(
     with gas_limit(play.chain, BLOCK_GAS):
         collect_receipts(play.worker.context)
         play.look()
-        assert play.standing() is RegistrationStatus.WAITING
+        assert play.status() is RegistrationStatus.WAITING
     assert (play.sent(), play.alarms()) == (2, set())
 
 
@@ -469,7 +469,7 @@ def test_register__measures_first__asks_for_one_run_and_registers_at_its_end(
     assert play.told()["decision"] == "measure first"
     runs.finish(run)
     play.look()
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING
     assert runs.under_way() is None
     play.supervisor("measure", "--yes", "--reason", "new cooling")
     register(play.worker.context)
@@ -507,14 +507,14 @@ def test_register__its_block_is_lost__is_sent_again_and_not_taken_for_turned_dow
     scan(play.worker.context)
     above = play.chain.block_number()
     play.look()
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING
     play.chain.reorganise_from(above + 1)
     register(play.worker.context)
     assert play.alarms() == set()
     assert "does not show it yet" in play.told()["why"]
     scan(play.worker.context)
     play.look()
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING
     assert play.sent() == 1
     assert play.chain.providers.waits_for_approval(play.provider.address)
 
@@ -703,4 +703,4 @@ def test_measure__run_cancelled_before_it_began__is_not_asked_for_again(
     runs.finish(run)
     play.look()
     assert runs.under_way() is None
-    assert play.standing() is RegistrationStatus.WAITING
+    assert play.status() is RegistrationStatus.WAITING

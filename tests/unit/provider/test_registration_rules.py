@@ -34,9 +34,9 @@ from supervisor_tasks.provider.registration_rules import (
     after_sending,
     decide,
     registrar_of,
+    registration_status,
     remembered,
     shows_nodes,
-    standing,
     still_measured,
 )
 
@@ -531,7 +531,7 @@ def sent_and(on_offer: OnChainOffers, **memory: Any) -> RegistrationInput:
 
 def test_decide__rejected__does_not_register_the_same_content_again() -> None:
     found = sent_and(chain())
-    assert standing(found) is RegistrationStatus.REJECTED
+    assert registration_status(found) is RegistrationStatus.REJECTED
     decision = decide(found)
     assert (decision.action, decision.turned_down) == (Action.WAIT, True)
     assert decide(replace(found, asked="please")).action is Action.REGISTER
@@ -544,11 +544,13 @@ def test_decide__rejected__does_not_register_the_same_content_again() -> None:
     assert decide(after).action is Action.WAIT, "the first one stays rejected as well"
 
 
-def test_standing__removed_after_approval__is_told_apart_and_turned_down() -> None:
+def test_registration_status__removed_after_approval__is_told_apart_and_turned_down() -> (
+    None
+):
     approved = sent_and(chain(OFFER))
-    assert standing(approved) is RegistrationStatus.APPROVED
+    assert registration_status(approved) is RegistrationStatus.APPROVED
     removed = told(replace(approved, on_chain=chain()))
-    assert standing(removed) is RegistrationStatus.REMOVED
+    assert registration_status(removed) is RegistrationStatus.REMOVED
     assert decide(removed).turned_down
 
 
@@ -565,10 +567,10 @@ def test_decide__registered_by_another_program_and_removed__does_not_register_ag
     ).turned_down
 
 
-def test_standing__change_turned_down__the_old_one_stays_approved() -> None:
+def test_registration_status__change_turned_down__the_old_one_stays_approved() -> None:
     old = offer(prices=DEARER)
     found = sent_and(chain(old), approved=old.digest)
-    assert standing(found) is RegistrationStatus.APPROVED
+    assert registration_status(found) is RegistrationStatus.APPROVED
     assert decide(found).turned_down
 
 
@@ -650,11 +652,11 @@ def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
         (chain(OFFER, None, True), RegistrationStatus.BANNED),
     ],
 )
-def test_standing__nothing_sent_by_the_fleet__is_as_the_contract_says(
+def test_registration_status__nothing_sent_by_the_fleet__is_as_the_contract_says(
     on_offer: OnChainOffers, expected: RegistrationStatus
 ) -> None:
     found = told(situation(on_offer))
-    assert standing(found) is expected
+    assert registration_status(found) is expected
     if expected is RegistrationStatus.BANNED:
         assert decide(replace(found, prices=DEARER)).action is Action.WAIT
 

@@ -101,7 +101,7 @@ def row(
     return replace(base, **changes)
 
 
-def standing(
+def on_chain_job(
     status: ChainStatus = ChainStatus.RUNNING, provider: Address = US
 ) -> OnChainJob:
     return OnChainJob(status, CUSTOMER, provider)
@@ -203,7 +203,7 @@ def test_earlier_limits__after_top_ups__are_those_below_the_one_slurm_was_given(
 def test_compare__ended_in_a_block_that_the_scan_has_not_read__waits_for_the_scan() -> (
     None
 ):
-    ended = replace(standing(ChainStatus.CANCELLED), changed_block=100)
+    ended = replace(on_chain_job(ChainStatus.CANCELLED), changed_block=100)
     view = seeing(known(), rows=[row()], chain={name(1): ended}, scanned_block=99)
     assert find_discrepancies(view) == []
     assert find_discrepancies(replace(view, scanned_block=100)) != []
@@ -215,7 +215,7 @@ def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_el
     None
 ):
     view = seeing(
-        known(), rows=[row()], chain={name(1): standing(ChainStatus.PANICKED)}
+        known(), rows=[row()], chain={name(1): on_chain_job(ChainStatus.PANICKED)}
     )
     assert only(view).events == (ChainStatusObserved(ChainStatus.PANICKED),)
 
@@ -223,7 +223,7 @@ def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_el
 def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight() -> (
     None
 ):
-    for elsewhere in (standing(ChainStatus.PENDING), standing(provider=OTHERS)):
+    for elsewhere in (on_chain_job(ChainStatus.PENDING), on_chain_job(provider=OTHERS)):
         view = seeing(known(), rows=[row()], chain={name(1): elsewhere})
         first = only(view)
         assert (first.kind, first.events) == (DiscrepancyKind.REASSIGNED_ON_CHAIN, ())
@@ -238,7 +238,9 @@ def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight()
 
 
 def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
-    view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
+    view = seeing(
+        known(), rows=[row()], chain={name(1): on_chain_job(ChainStatus.PENDING)}
+    )
     (event,) = only(
         replace(
             view,
@@ -276,14 +278,14 @@ def test_compare__a_node_that_is_behind__says_nothing_of_newer_jobs() -> None:
     view = seeing(
         known(chain_block=101),
         rows=[row()],
-        chain={name(1): standing(ChainStatus.PENDING)},
+        chain={name(1): on_chain_job(ChainStatus.PENDING)},
     )
     assert find_discrepancies(view) == []
 
 
 def test_compare__the_contract_knows_that_it_runs__the_ledger_catches_up() -> None:
     job = known(chain_status=ChainStatus.SCHEDULED)
-    view = seeing(job, rows=[row()], chain={name(1): standing(ChainStatus.RUNNING)})
+    view = seeing(job, rows=[row()], chain={name(1): on_chain_job(ChainStatus.RUNNING)})
     assert only(view).events == (ChainStatusObserved(ChainStatus.RUNNING),)
 
 
@@ -291,7 +293,7 @@ def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_ag
     None
 ):
     job = known(state=State.READY, slurm_id=None)
-    view = seeing(job, chain={name(1): standing(ChainStatus.RUNNING)})
+    view = seeing(job, chain={name(1): on_chain_job(ChainStatus.RUNNING)})
     assert unlisted(view) == {name(1): CUSTOMER}
     for rows, remembered, slurm_id in (
         ([row(7, number=1)], {}, 7),
@@ -657,7 +659,7 @@ def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> No
     assert find_discrepancies(seeing(already, rows=[row()])) == []
     assert find_discrepancies(replace(view, chain=None)) == []
     # the contract says that it is active
-    assert find_discrepancies(replace(view, chain={name(1): standing()})) == []
+    assert find_discrepancies(replace(view, chain={name(1): on_chain_job()})) == []
     another = row(name="other", comment="")
     assert (
         find_discrepancies(
@@ -672,14 +674,14 @@ def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> No
 def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_cold() -> (
     None
 ):
-    orphan, final = row(5), standing(ChainStatus.CANCELLED)
+    orphan, final = row(5), on_chain_job(ChainStatus.CANCELLED)
     view = seeing(rows=[orphan], chain={name(5): final})
     assert (only(view).kind, only(view).cancel) == (
         DiscrepancyKind.ORPHAN_RUNNING,
         SlurmId(5),
     )
     for chain in (
-        {name(5): standing()},
+        {name(5): on_chain_job()},
         {name(5): replace(final, provider=OTHERS)},
         {name(5): replace(final, customer=Address(STRANGER))},
     ):
@@ -764,7 +766,7 @@ CLAIM = Claimed(
 
 
 def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -> None:
-    running, scheduled = standing(), standing(ChainStatus.SCHEDULED)
+    running, scheduled = on_chain_job(), on_chain_job(ChainStatus.SCHEDULED)
     saw = ChainStatusObserved(ChainStatus.RUNNING)
     for active, rows, events in (
         (scheduled, [], (CLAIM,)),
@@ -789,7 +791,7 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
             finding.kind
             for finding in find_discrepancies(replace(view, historical_matches=None))
         }
-    for final in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
+    for final in (on_chain_job(ChainStatus.FINISHED), on_chain_job(provider=OTHERS)):
         assert (
             never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): final}))
             == []
@@ -800,7 +802,7 @@ def test_compare__one_never_seen_is_undecided__the_other_is_taken_in() -> None:
     view = seeing(
         rows=[],
         claims={name(1): CLAIM, name(2): replace(CLAIM, job_id=name(2))},
-        chain={name(1): standing(), name(2): standing()},
+        chain={name(1): on_chain_job(), name(2): on_chain_job()},
         undecided_histories={name(1)},
     )
     assert found(view) == [(DiscrepancyKind.NEVER_SEEN, name(2))]
@@ -812,7 +814,7 @@ def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone
     view = seeing(
         rows=[row(7, number=1)],
         foreign_claim_tags={name(1): "ab" * 8},
-        chain={name(1): standing()},
+        chain={name(1): on_chain_job()},
     )
     assert found(view) == [
         (DiscrepancyKind.FOREIGN_CLAIM, name(1)),
@@ -823,7 +825,7 @@ def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone
         for finding in find_discrepancies(view)
         if finding.events or finding.cancel
     ]
-    for final in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
+    for final in (on_chain_job(ChainStatus.FINISHED), on_chain_job(provider=OTHERS)):
         assert DiscrepancyKind.FOREIGN_CLAIM not in dict(
             found(replace(view, chain={name(1): final}))
         )
@@ -834,7 +836,7 @@ def test_compare__never_seen_and_renamed__has_the_id_that_its_history_shows() ->
     renamed = seeing(
         rows=[row(7, number=7)],
         claims={name(1): CLAIM},
-        chain={name(1): standing()},
+        chain={name(1): on_chain_job()},
         historical_matches={name(1): SlurmId(7)},
     )
     assert [
@@ -894,7 +896,9 @@ ROWS = st.builds(
 )
 CHAIN = st.dictionaries(
     st.integers(1, 8).map(name),
-    st.builds(standing, st.sampled_from(ChainStatus), st.sampled_from([US, OTHERS])),
+    st.builds(
+        on_chain_job, st.sampled_from(ChainStatus), st.sampled_from([US, OTHERS])
+    ),
     max_size=8,
 )
 VIEWS = st.builds(

@@ -52,9 +52,9 @@ from tests.unit.reconciliation.test_rules import (
     gone,
     known,
     name,
+    on_chain_job,
     row,
     seeing,
-    standing,
 )
 
 REFUSED = JobRecord(SlurmId(7), "FAILED", 0, 256, "BadConstraints")
@@ -133,7 +133,7 @@ def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job(
         row(12, number=12),
     ]
     view = seeing(
-        known(12), rows=rows, claims={name(1): CLAIM}, chain={name(1): standing()}
+        known(12), rows=rows, claims={name(1): CLAIM}, chain={name(1): on_chain_job()}
     )
     assert [job.slurm_id for job in unexplained(view)] == [7, 11]
     assert unexplained(replace(view, claims={})) == []
@@ -503,18 +503,18 @@ def test_has_our_comment__each_row__is_live_with_our_comment_and_a_job_id_as_nam
     ("on_chain", "active"),
     [
         (None, False),
-        (standing(ChainStatus.PENDING), False),
-        (standing(ChainStatus.META_SCHEDULED), False),
-        (standing(ChainStatus.SCHEDULED), True),
-        (standing(ChainStatus.RUNNING), True),
-        (standing(ChainStatus.CANCELLED), False),
-        (standing(ChainStatus.FINISHED), False),
-        (standing(ChainStatus.PANICKED), False),
-        (standing(ChainStatus.RUNNING, OTHERS), False),
-        (standing(ChainStatus.SCHEDULED, OTHERS), False),
+        (on_chain_job(ChainStatus.PENDING), False),
+        (on_chain_job(ChainStatus.META_SCHEDULED), False),
+        (on_chain_job(ChainStatus.SCHEDULED), True),
+        (on_chain_job(ChainStatus.RUNNING), True),
+        (on_chain_job(ChainStatus.CANCELLED), False),
+        (on_chain_job(ChainStatus.FINISHED), False),
+        (on_chain_job(ChainStatus.PANICKED), False),
+        (on_chain_job(ChainStatus.RUNNING, OTHERS), False),
+        (on_chain_job(ChainStatus.SCHEDULED, OTHERS), False),
     ],
 )
-def test_is_active_job_of__each_standing__is_true_only_while_it_is_ours_and_hot(
+def test_is_active_job_of__each_status__is_true_only_while_it_is_ours_and_active(
     on_chain: OnChainJob | None, active: bool
 ) -> None:
     assert is_active_job_of(on_chain, US) is active
@@ -526,11 +526,11 @@ def test_is_active_job_of__each_standing__is_true_only_while_it_is_ours_and_hot(
 
 
 def test_status_of__contract_knows_the_job_or_not__is_its_status_or_none() -> None:
-    view = seeing(known(), chain={name(1): standing(ChainStatus.FINISHED)})
+    view = seeing(known(), chain={name(1): on_chain_job(ChainStatus.FINISHED)})
     assert status_of(name(1), view) is ChainStatus.FINISHED
     assert status_of(name(2), view) is None
     away = replace(view, chain=None)
-    assert (status_of(name(1), away), away.standing(name(1))) == (None, None)
+    assert (status_of(name(1), away), away.on_chain(name(1))) == (None, None)
     assert not is_active_and_ours(name(1), away)
 
 
@@ -551,7 +551,7 @@ def test_is_behind__not_submitted_yet__is_true_if_the_contract_has_it_running(
     state: State, status: ChainStatus, behind: bool
 ) -> None:
     job = known(state=state, slurm_id=None)
-    view = seeing(job, chain={name(1): standing(status)})
+    view = seeing(job, chain={name(1): on_chain_job(status)})
     assert is_behind(job, view) is behind
     assert unlisted(view) == ({name(1): CUSTOMER} if behind else {})
 
@@ -564,7 +564,7 @@ def test_unlisted__claimed_or_behind_and_listed_or_not__are_those_that_are_not()
         behind,
         rows=[],
         claims={name(1): replace(CLAIM, customer=Address(STRANGER))},
-        chain={name(1): standing(), name(2): standing()},
+        chain={name(1): on_chain_job(), name(2): on_chain_job()},
     )
     assert unlisted(view) == {name(1): STRANGER, name(2): CUSTOMER}
     first = row(7, number=1, user=STRANGER)
