@@ -49,9 +49,9 @@ def stall_reason(seen: JobRecord, looks: Iterable[tuple[str, float]]) -> str | N
 
 
 def is_held(shown: str) -> bool:
-    """Whether a look showed (`Seen.shown`) a job that does not begin by itself. A job
-    that waits for a time or for another job's end, as its owner chose, counts as held
-    too.
+    """Whether a look showed (`JobRecord.shown`) a job that does not begin by itself. A
+    job that waits for a time or for another job's end, as its owner chose, counts as
+    held too.
     """
     state, _, reason = shown.removesuffix(")").partition(" (")
     if phase(state) is not Phase.WAITING:
@@ -60,7 +60,7 @@ def is_held(shown: str) -> bool:
 
 
 def _was_unexpected(shown: str) -> bool:
-    """Whether a look showed (`Seen.shown`) a state that leads to no end."""
+    """Whether a look showed (`JobRecord.shown`) a state that leads to no end."""
     state, _, reason = shown.removesuffix(")").partition(" (")
     if never_begins(reason):
         return True
