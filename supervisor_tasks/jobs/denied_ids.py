@@ -34,17 +34,17 @@ def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool
 
 
 def denied_submissions(
-    context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
+    context: WorkerContext, jobs: Mapping[JobId, Job], matches: dict[JobId, MatchResult]
 ) -> dict[JobId, SubmissionDenied]:
     """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld
-    does not answer at the moment, the sights of these jobs become unclear.
+    does not answer at the moment, the matches of these jobs become unclear.
     """
     # sbatch answered with an id, and no look has shown the job since
     unseen = dict[JobId, SlurmId]()
     for job_id, job in jobs.items():
         if job.state is not State.QUEUED or job.slurm_id is None:
             continue
-        if job.slurm_submit_s is None and sights[job_id].unknown:
+        if job.slurm_submit_s is None and matches[job_id].unknown:
             unseen[job_id] = job.slurm_id
     begun_ago_s = context.ledger.journal.last_ages_s(unseen, SubmitStarted)
     if not begun_ago_s:
@@ -53,7 +53,7 @@ def denied_submissions(
         controller = context.slurm.cluster.controller()
         now_s = context.slurm.cluster.now_s()
     except TransientError as error:
-        sights |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
+        matches |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
         return {}
     runs_for_s = controller.runs_for_s(now_s)
     denials = dict[JobId, SubmissionDenied]()

@@ -24,13 +24,13 @@ MAX_JOBS_IN_ALARM = 20
 
 
 def launch_failures(
-    context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
+    context: WorkerContext, jobs: Mapping[JobId, Job], matches: dict[JobId, MatchResult]
 ) -> dict[JobId, LaunchFailed]:
     """The jobs that SLURM shows as ended, and that a node could not start. If SLURM does
-    not answer at the moment, the sights of the jobs in question become unclear.
+    not answer at the moment, the matches of the jobs in question become unclear.
     """
     suspects = dict[SlurmId, JobId]()
-    for job_id, seen in records(sights).items():
+    for job_id, seen in records(matches).items():
         if _only_waited(jobs[job_id]) and may_not_have_started(seen):
             suspects[seen.slurm_id] = job_id
     if not suspects:
@@ -38,7 +38,7 @@ def launch_failures(
     try:
         nodes = context.slurm.cluster.not_started(suspects.keys())
     except TransientError as error:
-        sights |= dict.fromkeys(suspects.values(), MatchResult(unclear=str(error)))
+        matches |= dict.fromkeys(suspects.values(), MatchResult(unclear=str(error)))
         return {}
     return {
         suspects[slurm_id]: LaunchFailed(slurm_id, node)

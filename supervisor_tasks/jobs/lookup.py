@@ -42,10 +42,10 @@ def look_at(
             id_is_anothers=submission is not None and submission.id_is_anothers,
         )
         wanted.append(request)
-    sights = dict[JobId, MatchResult]()
+    matches = dict[JobId, MatchResult]()
     if wanted:
-        sights = context.slurm.cluster.look(wanted, listed, accounting=accounting)
-    return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
+        matches = context.slurm.cluster.look(wanted, listed, accounting=accounting)
+    return {job.job_id: matches.get(job.job_id, UNKNOWN) for job in jobs}
 
 
 def record_of(context: WorkerContext, job: Job) -> JobRecord | None:
@@ -56,7 +56,7 @@ def record_of(context: WorkerContext, job: Job) -> JobRecord | None:
     Raises SlurmUnavailableError or SshUnavailableError, also when the answer is unclear
     at the moment. A retry helps.
     """
-    sight = look_at(context, [job], accounting=False)[job.job_id]
-    if sight.unclear:
-        raise SlurmUnavailableError(sight.unclear)
-    return sight.record
+    match = look_at(context, [job], accounting=False)[job.job_id]
+    if match.unclear:
+        raise SlurmUnavailableError(match.unclear)
+    return match.record

@@ -77,7 +77,7 @@ def _oversizes(
     """
     first = list[JobChange]()
     last = list[JobChange]()
-    for oversize in oversized(context, observed.jobs, observed.sights):
+    for oversize in oversized(context, observed.jobs, observed.matches):
         if isinstance(oversize.event, MoreThanPaid) and oversize.event.ended:
             first.append(oversize)
         else:
@@ -95,8 +95,8 @@ def _conclusions(
     not_submitted: dict[JobId, Event] = {**observed.denied, **observed.failed}
     for effect in effects:
         job = observed.jobs[effect.job_id]
-        sight = observed.sights[job.job_id]
-        if sight.unclear or job.job_id in observed.just_begun:
+        match = observed.matches[job.job_id]
+        if match.unclear or job.job_id in observed.just_begun:
             continue
         if job.job_id in not_submitted:
             denied = not_submitted[job.job_id]
@@ -107,12 +107,12 @@ def _conclusions(
         reported = observed.reported.get(job.job_id)
         if job.job_id in observed.stalled:
             reason = observed.stalled[job.job_id]
-            seen = str(sight.record)
+            seen = str(match.record)
             park(context.ledger, effect, reason, **evidence, slurm_says=seen)
         elif isinstance(reported, ConflictingOutcomes):
             park(context.ledger, effect, reported.why, **evidence, ends=str(reported))
         else:
-            event = _event_of(sight.record, reported, observed.now_s)
+            event = _event_of(match.record, reported, observed.now_s)
             changes.append(JobChange(job.job_id, event, done=effect))
     return changes
 
@@ -160,7 +160,7 @@ def _postpone(
     just_begun = list[OpenEffect]()
     by_reason = dict[str, list[OpenEffect]]()
     for effect in effects:
-        reason = observed.sights[effect.job_id].unclear
+        reason = observed.matches[effect.job_id].unclear
         if reason:
             by_reason.setdefault(reason, []).append(effect)
         if effect.job_id in observed.just_begun:

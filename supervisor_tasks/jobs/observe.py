@@ -51,17 +51,18 @@ LOOKED_BACK_S = 2 * PATIENCE_S
 class Observed:
     """What one look knows of its jobs, by their ids.
 
-    `sights` has SLURM's record of each job. A job in `denied` is not in SLURM under its
-    id, a job in `failed` was not started by its node, a job in `stalled` needs the
+    `matches` has SLURM's record of each job. A job in `denied` is not in SLURM under
+    its id, a job in `failed` was not started by its node, a job in `stalled` needs the
     operator (with the reason), and a job in `just_begun` has run for less than a
     second. `reported` has the end that callbacks report of a job that SLURM has
     forgotten, or whose first end it has forgotten. `runs` are changes about a job's
-    runs; they are recorded before its state changes. `awaited` are recorded for jobs whose sights are unclear because runs are
-    missing. `now_s` is SLURM's time, 0 if not needed.
+    runs; they are recorded before its state changes. `awaited` are recorded for jobs
+    whose matches are unclear because runs are missing. `now_s` is SLURM's time, 0 if
+    not needed.
     """
 
     jobs: Mapping[JobId, Job]
-    sights: Mapping[JobId, MatchResult]
+    matches: Mapping[JobId, MatchResult]
     denied: Mapping[JobId, SubmissionDenied]
     failed: Mapping[JobId, LaunchFailed]
     stalled: Mapping[JobId, str]
@@ -74,47 +75,47 @@ class Observed:
 
 def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     """Ask SLURM, accounting and the stored callbacks about the jobs of these effects. A
-    sight becomes unclear where a later question about its job has no answer yet. Raises
+    match becomes unclear where a later question about its job has no answer yet. Raises
     SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look learns
     nothing about any job, LedgerUnavailableError; a retry helps.
     """
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
-    sights = look_at(context, jobs.values())
-    sights |= with_site_choices(context, jobs, sights)
-    denied = denied_submissions(context, jobs, sights)
-    failed = launch_failures(context, jobs, sights)
+    matches = look_at(context, jobs.values())
+    matches |= with_site_choices(context, jobs, matches)
+    denied = denied_submissions(context, jobs, matches)
+    failed = launch_failures(context, jobs, matches)
     forgotten = list[Job]()
     for job_id, job in jobs.items():
-        if sights[job_id].unknown and job_id not in denied:
+        if matches[job_id].unknown and job_id not in denied:
             forgotten.append(job)
     reported = _reported_ends(context, forgotten)
-    stalled = _stalled(context, sights)
-    now_s = _now_s(context, jobs, sights)
-    new_runs = _new_runs(context, jobs, sights, now_s)
-    ended = _ended_after_a_requeue(sights)
+    stalled = _stalled(context, matches)
+    now_s = _now_s(context, jobs, matches)
+    new_runs = _new_runs(context, jobs, matches, now_s)
+    ended = _ended_after_a_requeue(matches)
     looks = _looks_before(context, ended)
     accounted, unanswered = _with_accounted_runs(context, jobs, ended, looks)
-    sights |= accounted
-    earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, looks)
-    sights |= waiting
-    reported |= _ends_before_slurms(context, jobs, sights)
+    matches |= accounted
+    earlier_runs, waiting = runs_from_callbacks(context, jobs, matches, looks)
+    matches |= waiting
+    reported |= _ends_before_slurms(context, jobs, matches)
     runs = {job_id: list[JobChange]() for job_id in jobs}
     for job_id, change in chain(new_runs.items(), earlier_runs.items()):
         runs[job_id].append(change)
     just_begun = {
         job_id
-        for job_id, seen in records(sights).items()
+        for job_id, seen in records(matches).items()
         if _has_just_begun(jobs[job_id], seen)
     }
     return Observed(
         jobs=jobs,
-        sights=sights,
+        matches=matches,
         denied=denied,
         failed=failed,
         stalled=stalled,
         reported=reported,
         runs=runs,
-        awaited=_awaited(ended, sights, looks, unanswered),
+        awaited=_awaited(ended, matches, looks, unanswered),
         just_begun=frozenset(just_begun),
         now_s=now_s,
     )
@@ -171,10 +172,10 @@ def _reported_ends(
 def _ends_before_slurms(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
 ) -> dict[JobId, Outcome]:
     """The ends that our own hook told of jobs that SLURM has ended once more."""
-    records = _ended_without_their_scripts(sights)
+    records = _ended_without_their_scripts(matches)
     if not records or not context.slurm.trust_callbacks:
         return {}
     slurm_ids = {job_id: seen.slurm_id for job_id, seen in records.items()}
@@ -200,24 +201,24 @@ def _ends_before_slurms(
 
 
 def _ended_without_their_scripts(
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
 ) -> dict[JobId, JobRecord]:
     return {
         job_id: seen
-        for job_id, seen in records(sights).items()
+        for job_id, seen in records(matches).items()
         if seen.state in ENDED_WITHOUT_ITS_SCRIPT
     }
 
 
 def _stalled(
-    context: WorkerContext, sights: Mapping[JobId, MatchResult]
+    context: WorkerContext, matches: Mapping[JobId, MatchResult]
 ) -> dict[JobId, str]:
     """The jobs that SLURM has shown for too long in a state that leads to no end, and
     why an operator must look.
     """
     unexpected = {
         job_id: seen
-        for job_id, seen in records(sights).items()
+        for job_id, seen in records(matches).items()
         if is_unexpected_state(seen)
     }
     if not unexpected:
@@ -234,12 +235,12 @@ def _stalled(
 def _now_s(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
 ) -> int:
     """The site's time (Unix time) if a job has not begun, or is or was suspended, else
     0. Another job that runs shows the time itself: its start and its seconds.
     """
-    for job_id, seen in records(sights).items():
+    for job_id, seen in records(matches).items():
         if seen.is_stalled or _was_suspended(jobs[job_id]):
             return context.slurm.cluster.now_s()
     return 0
@@ -252,14 +253,14 @@ def _was_suspended(job: Job) -> bool:
 def _new_runs(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
     now_s: int,
 ) -> dict[JobId, JobChange]:
     """The jobs for which SLURM shows a run that the ledger does not know: the first
     run, or a run after a requeue.
     """
     new = list[tuple[Job, JobRecord]]()
-    for job_id, seen in records(sights).items():
+    for job_id, seen in records(matches).items():
         if seen.submit_s != jobs[job_id].slurm_submit_s:
             new.append((jobs[job_id], seen))
     submitted_s = submitted_s_of_requeued(context, new, now_s)
@@ -305,7 +306,7 @@ def _with_accounted_runs(
     ended: Mapping[JobId, JobRecord],
     looks: Mapping[JobId, LooksBefore],
 ) -> tuple[dict[JobId, MatchResult], set[JobId]]:
-    """The sights of these ended jobs with accounting's answer, and the jobs that wait
+    """The matches of these ended jobs with accounting's answer, and the jobs that wait
     because accounting did not answer. The looks know only the most that one of their
     runs can have taken, and its owner may keep the end of a run from the hooks.
     Accounting may learn of a run some seconds after slurmctld has ended it, so the job
@@ -344,7 +345,7 @@ def _looks_before(
 
 def _awaited(
     ended: Collection[JobId],
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
     looks: Mapping[JobId, LooksBefore],
     unanswered: Collection[JobId],
 ) -> list[JobChange]:
@@ -352,19 +353,21 @@ def _awaited(
     changes = list[JobChange]()
     for job_id in ended:
         before = looks.get(job_id, ())
-        if sights[job_id].unclear and counts(before, answered=job_id not in unanswered):
+        if matches[job_id].unclear and counts(
+            before, answered=job_id not in unanswered
+        ):
             changes.append(JobChange(job_id, EarlierRunsAwaited()))
     return changes
 
 
 def _ended_after_a_requeue(
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
 ) -> dict[JobId, JobRecord]:
     """SLURM's records of the ended jobs that SLURM has requeued. slurmctld remembers
     them: accounting's record of another job has all its runs already.
     """
     return {
         job_id: seen
-        for job_id, seen in records(sights).items()
+        for job_id, seen in records(matches).items()
         if seen.phase is Phase.ENDED and seen.restarts
     }

@@ -54,12 +54,12 @@ Live = tuple[Job, JobRecord, Size]
 def oversized(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
 ) -> list[JobChange]:
     """The changes to record for jobs that have more than was paid for. SLURM is asked a
     second time only if its own rounding may explain what it shows.
     """
-    live = _live(jobs, sights)
+    live = _live(jobs, matches)
     found = dict[JobId, Sequence[Excess]]()
     doubted = list[Live]()
     for job, seen, size in live:
@@ -110,12 +110,14 @@ def end_when_quiet(ledger: Ledger) -> None:
         ledger.alarms.off(name, quiet_s=QUIET_S)
 
 
-def _live(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> list[Live]:
+def _live(
+    jobs: Mapping[JobId, Job], matches: Mapping[JobId, MatchResult]
+) -> list[Live]:
     """The jobs to compare: SLURM shows a size, and the supervisor does not stop them
     already.
     """
     live = list[Live]()
-    for job_id, seen in records(sights).items():
+    for job_id, seen in records(matches).items():
         if jobs[job_id].stop is not None:
             continue
         if seen.size is not None and _has_a_size(seen):

@@ -37,14 +37,14 @@ ROUNDED_S = 1  # SLURM's whole seconds, of a duration and of two times
 def runs_from_callbacks(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
     looks: Mapping[JobId, LooksBefore],
 ) -> tuple[dict[JobId, JobChange], dict[JobId, MatchResult]]:
     """What the hooks reported about the earlier runs of each job, as changes; and
-    unclear sights for the jobs whose end waits for a missing callback. `looks` are the
+    unclear matches for the jobs whose end waits for a missing callback. `looks` are the
     looks before this one that saw a job ended without all of its runs.
     """
-    unsure = _unsure(jobs, sights)
+    unsure = _unsure(jobs, matches)
     if not unsure:
         return {}, {}
     callbacks = context.ledger.callbacks.about(
@@ -111,13 +111,13 @@ def _runs(job: Job, seen: JobRecord) -> Runs:
 
 
 def _unsure(
-    jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
+    jobs: Mapping[JobId, Job], matches: Mapping[JobId, MatchResult]
 ) -> dict[JobId, JobRecord]:
     """SLURM's records of the jobs that it requeued, if neither accounting nor callbacks
     before have told the seconds of all earlier runs.
     """
     unsure = dict[JobId, JobRecord]()
-    for job_id, seen in records(sights).items():
+    for job_id, seen in records(matches).items():
         if seen.restarts <= seen.earlier_runs:
             continue
         if not is_exact(_runs(jobs[job_id], seen)):

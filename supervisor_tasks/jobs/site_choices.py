@@ -18,13 +18,13 @@ from supervisor_tasks.slurm.size import SiteChoice, Size
 def with_site_choices(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
-    sights: Mapping[JobId, MatchResult],
+    matches: Mapping[JobId, MatchResult],
 ) -> dict[JobId, MatchResult]:
-    """The sights of the jobs that are new, with what the site gave them; none where the
-    first look counts.
+    """The matches of the jobs that are new, with what the site gave them; none where
+    the first look counts.
     """
     cluster = context.slurm.cluster
-    new = _seen_first(jobs, sights)
+    new = _seen_first(jobs, matches)
     if not new or not cluster.compares_sizes:
         return {}
     choices = cluster.site_choices([(job.customer, size) for job, _, size in new])
@@ -38,11 +38,11 @@ def with_site_choices(
 
 
 def _seen_first(
-    jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
+    jobs: Mapping[JobId, Job], matches: Mapping[JobId, MatchResult]
 ) -> list[tuple[Job, JobRecord, Size]]:
     """The jobs that this look sees for the first time, with their sizes."""
     new = list[tuple[Job, JobRecord, Size]]()
-    for job_id, seen in records(sights).items():
+    for job_id, seen in records(matches).items():
         if seen.size is not None and not jobs[job_id].runs:
             new.append((jobs[job_id], seen, seen.size))
     return new

@@ -71,12 +71,12 @@ class MatchResult:
         return self.record is None and not self.unclear
 
 
-def records(sights: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
+def records(matches: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
     """SLURM's records of the jobs that have one."""
     return {
-        job_id: sight.record
-        for job_id, sight in sights.items()
-        if sight.record is not None
+        job_id: match.record
+        for job_id, match in matches.items()
+        if match.record is not None
     }
 
 

@@ -211,9 +211,9 @@ def test_look__impossible_id_is_in_the_ledger__the_other_jobs_are_seen(
         JobChange(old, SubmitStarted(10)), JobChange(old, Submitted(SlurmId(CANNOT_BE)))
     )
     others = [honest_job(world, site)[0] for _ in range(5)]
-    sights = look_at(site, [*site.ledger.jobs(others).values(), job_of(site, old)])
-    assert [sights[job].record is not None for job in others] == [True] * len(others)
-    assert sights[old].record is None
+    matches = look_at(site, [*site.ledger.jobs(others).values(), job_of(site, old)])
+    assert [matches[job].record is not None for job in others] == [True] * len(others)
+    assert matches[old].record is None
 
 
 @pytest.mark.parametrize("whose", ["another customer's", "his own", "no job's yet"])

@@ -201,12 +201,12 @@ def test_renamed__scripts_cannot_be_read__this_job_alone_is_unclear(
     fatal.chmod(0o755)
     broken = world.site(world.cluster(paths=replace(PATHS, scontrol=str(fatal))))
     try:
-        sights = look_at(broken, site.ledger.jobs([plain, renamed]).values())
+        matches = look_at(broken, site.ledger.jobs([plain, renamed]).values())
     finally:
         broken.slurm.cluster.close()
         broken.ledger.holder.close()
-    assert sights[plain].record is not None
-    assert sights[renamed].unclear == UNREAD
+    assert matches[plain].record is not None
+    assert matches[renamed].unclear == UNREAD
 
 
 @only_ssh(OnlySsh.SCRIPTS)

@@ -230,16 +230,16 @@ def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() 
         submit_s=whole.submit_s,
     )
 
-    def sight(name: str) -> tuple[str, int, int]:
+    def matched(name: str) -> tuple[str, int, int]:
         seen = recognised(
             job, *map(accounted_record, accounted_jobs(recorded(name), DELIMITER))
         ).record
         assert seen is not None
         return seen.state, seen.elapsed_s, seen.exit_status
 
-    assert sight("sacct-resized") == ("RUNNING", 10, 0)
+    assert matched("sacct-resized") == ("RUNNING", 10, 0)
     assert (
-        sight("sacct-resized-ended")
+        matched("sacct-resized-ended")
         == (whole.state, whole.elapsed_s, whole.exit_status)
         == ("FAILED", 13, 3 * 256)
     )
@@ -265,16 +265,16 @@ def test_match_jobs__many_jobs__asks_for_scripts_once_and_only_of_the_doubtful()
         listed(replace(SEEN, slurm_id=job.slurm_id), names[job.slurm_id])
         for job in jobs
     ]
-    sights = match_jobs(jobs, records, ask)
+    matches = match_jobs(jobs, records, ask)
     assert asked == [[0, 50]]
-    assert sum(sight.record is not None for sight in sights.values()) == 98
+    assert sum(match.record is not None for match in matches.values()) == 98
 
 
 def test_match_jobs__two_jobs_of_one_id__the_script_decides_whose_record_it_is() -> (
     None
 ):
     lost, later = JOB, replace(JOB, job_id=OTHER)
-    sights = match_jobs(
+    matches = match_jobs(
         [lost, later], [listed(name="renamed")], lambda _: {SlurmId(7): OTHER}
     )
-    assert sights == {OURS: UNKNOWN, OTHER: MatchResult(SEEN)}
+    assert matches == {OURS: UNKNOWN, OTHER: MatchResult(SEEN)}
