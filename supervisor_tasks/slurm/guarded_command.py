@@ -50,6 +50,9 @@ TO_REACH_SLURM = ("SLURM_JWT",)
 MAX_DIGITS = 6  # of a command's number, and of a status
 # bytes that one sbatch prints; an id and its warnings have less than 1 kB
 MAX_ANSWER = 2**20
+# the guard's last line, if it has not run all commands: the input was not whole, or the
+# deadline had passed
+TRUNCATED, EXPIRED = "truncated", "expired"
 
 _NO_FUNCTIONS = "unset -f [ command date echo head printf read test; "
 # The site's file runs in a function, so that its parameters are not the guard's. Its
@@ -89,8 +92,8 @@ _GUARD = (
     'guard_jobs=$1 guard_until=$2; if [ "$3" ]; then export SLURM_CONF="$3"; fi; '
     "guard_timeout=/usr/bin/timeout; [ -x $guard_timeout ] || guard_timeout=/bin/timeout; "
     f'IFS= read -r guard_nonce || exit 127; {_DEADLINE}echo "$guard_nonce" >&2; echo "$guard_nonce"; '
-    'guard_job=0 guard_end=cut; while [ "$guard_job" -lt "$guard_jobs" ]; do '
-    f'{_READ_ONE}{_SECONDS_LEFT}if [ "$guard_left" -le 0 ]; then guard_end=late; break; fi; {_RUN_ONE}done; '
+    f'guard_job=0 guard_end={TRUNCATED}; while [ "$guard_job" -lt "$guard_jobs" ]; do '
+    f'{_READ_ONE}{_SECONDS_LEFT}if [ "$guard_left" -le 0 ]; then guard_end={EXPIRED}; break; fi; {_RUN_ONE}done; '
     '[ "$guard_job" -eq "$guard_jobs" ] || echo "$guard_nonce $guard_end"'
 )
 _CLOCK = f'{_NO_FUNCTIONS}PATH=/usr/bin:/bin; echo "$1 $(date +%s) $SLURM_CONF"'
@@ -241,7 +244,7 @@ class Answers:
     @property
     def came_late(self) -> bool:
         """Whether the guard began after the deadline."""
-        return self._end == "late" and not self.answered
+        return self._end == EXPIRED and not self.answered
 
     def stdout(self, piece: bytes) -> None:
         """Add a piece of standard output. Raises AnswerTooLongError."""
@@ -290,9 +293,9 @@ class Answers:
         self._pass_on()
         shown = _text(b"".join([*self._complaints[:1], self._stderr]))[:200]
         complaint = f"(status {status}): {shown!r}"
-        if self._end == "cut":
+        if self._end == TRUNCATED:
             return TransientError("the script did not arrive whole; nothing was run")
-        if self._end == "late":
+        if self._end == EXPIRED:
             return TooLateError(
                 f"its turn came more than {SUBMIT_TIMEOUT_S:g} s after the submission began; nothing was run"
             )
@@ -314,7 +317,7 @@ class Answers:
     def _answer_pattern(self) -> re.Pattern[bytes]:
         digits = rf"\d{{1,{MAX_DIGITS}}}"
         return re.compile(
-            rf"{self.delimiter} (?:(?P<job>{digits}) (?P<status>{digits})|(?P<end>cut|late))\n".encode()
+            rf"{self.delimiter} (?:(?P<job>{digits}) (?P<status>{digits})|(?P<end>{TRUNCATED}|{EXPIRED}))\n".encode()
         )
 
     def _pass_on(self) -> None:

@@ -383,7 +383,7 @@ def test_guarded__too_late__nothing_is_run(shell: str) -> None:
     assert found.answers == []
     assert isinstance(found.rest, TooLateError)
     assert found.came_late
-    assert not verdicts(guarded_run(["echo", f"{DELIMITER} late"])).came_late
+    assert not verdicts(guarded_run(["echo", f"{DELIMITER} expired"])).came_late
 
 
 def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_late(
@@ -477,7 +477,7 @@ def test_guarded__any_end_of_the_command__its_status_and_output_are_the_answer(
 
 GARBAGE = [
     'head -c 100000 /dev/urandom | tr -d "\\0"; head -c 60000 /dev/urandom >&2',
-    "cat >/dev/null; echo 7 0; echo cut; echo late",
+    "cat >/dev/null; echo 7 0; echo truncated; echo expired",
     "exec >&- 2>&-; exit 5",
     "printf 'no line feed'; printf 'nor here' >&2",
     "kill -9 $$",
@@ -503,7 +503,7 @@ def test_guarded__command_that_prints_garbage__spoils_no_other_answer(
         "echo welcome; ",
         "echo 13; ",
         "printf '7;cluster'; ",
-        "echo 0 0; echo cut; ",
+        "echo 0 0; echo truncated; ",
         "echo fatal >&2; ",
         "printf '4f1d0c9ab2 0 0\\n'; printf '4f1d0c9ab2\\n' >&2; ",
     ],
@@ -535,7 +535,7 @@ def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_hear
         f"{DELIMITER}\n12\n{DELIMITER} 0 0",
         f"{DELIMITER}\n12\n{DELIMITER} 1 0\n",
         f"12\n{DELIMITER} 0 0\n",
-        f"{DELIMITER} late\n",
+        f"{DELIMITER} expired\n",
         DELIMITER,
     ],
 )

@@ -250,7 +250,7 @@ def test_answers__bytes_that_are_no_text__are_replaced() -> None:
         (f"{MARK} 0\n".encode(), []),
         (f"{MARK} 0 -1\n".encode(), []),
         (f"{MARK} 0 0 \n".encode(), []),
-        (f"{MARK} late".encode(), []),
+        (f"{MARK} expired".encode(), []),
         (f"{MARK[:-1]} 0 0\n".encode(), []),
         (ended_line(0, 999_999), [(0, CommandAnswer(999_999, "12\n", ""))]),
     ],
@@ -316,13 +316,13 @@ def test_answers__start_up_file_prints_without_end__are_unknown() -> None:
     ("stdout", "status", "kind", "said", "came_late"),
     [
         (
-            BEGUN + f"{MARK} cut\n".encode(),
+            BEGUN + f"{MARK} truncated\n".encode(),
             0,
             TransientError,
             "not arrive whole",
             False,
         ),
-        (BEGUN + f"{MARK} late\n".encode(), 0, TooLateError, "more than 10 s", True),
+        (BEGUN + f"{MARK} expired\n".encode(), 0, TooLateError, "more than 10 s", True),
         (b"", 127, GuardNotBegunError, r"\(status 127\): 'no sh", False),
         (b"welcome\n", 126, GuardNotBegunError, r"\(status 126\): 'no sh", False),
         (b"", 0, OutcomeUnknownError, r"\(status 0\): 'no sh", False),
@@ -358,7 +358,7 @@ def test_ended__no_command_has_an_answer__says_whether_one_may_have_run(
 
 
 @pytest.mark.parametrize(
-    ("end", "kind"), [("cut", TransientError), ("late", TooLateError)]
+    ("end", "kind"), [("truncated", TransientError), ("expired", TooLateError)]
 )
 def test_ended__one_of_two_has_its_answer__is_about_the_other_one(
     end: str, kind: type[SupervisorError]
