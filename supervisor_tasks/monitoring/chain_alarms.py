@@ -103,7 +103,7 @@ def _watch_endpoints(context: WorkerContext) -> None:
         return
     _store_health(context, health)
     if len(health) > 1:
-        _watch_away(context, rpc.away())
+        _alarm_of_unavailable(context, rpc.unavailable())
 
 
 def _store_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
@@ -112,20 +112,22 @@ def _store_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
         context.ledger.facts.set(ENDPOINTS, dict(health))
 
 
-def _watch_away(context: WorkerContext, away: Mapping[str, tuple[float, str]]) -> None:
-    """Raise the alarm when an endpoint has been away for long, and end it when all
-    answer.
+def _alarm_of_unavailable(
+    context: WorkerContext, unavailable: Mapping[str, tuple[float, str]]
+) -> None:
+    """Raise the alarm when an endpoint has been unavailable for long, and end it when
+    all answer.
 
     In between it stays as it is: each worker measures for itself, and this worker may
     have started after others.
     """
     alarms = context.ledger.alarms
-    if not away:
+    if not unavailable:
         alarms.off(AlarmName.RPC_ENDPOINT_UNAVAILABLE)
         return
-    longest_s = max(away_s for away_s, _ in away.values())
+    longest_s = max(for_s for for_s, _ in unavailable.values())
     if longest_s > AWAY_S:
-        errors = {name: error[:200] for name, (_, error) in away.items()}
+        errors = {name: error[:200] for name, (_, error) in unavailable.items()}
         alarms.on(
             AlarmName.RPC_ENDPOINT_UNAVAILABLE,
             endpoints=errors,

@@ -68,7 +68,7 @@ class Endpoint:
         self._chain_id = 0
         self._head = 0
         self._looked_s = self._head_s = self._refused_s = float("-inf")
-        self.away_since_s: float | None = None
+        self.unavailable_since_s: float | None = None
         self.unanswered = Unanswered()
         # It is there, and has not answered what it was asked last: because of its rate
         # limit, or because of the question. A look that succeeds does not end that:
@@ -158,10 +158,10 @@ class Endpoint:
             return
         if health in (Health.ALIVE, Health.WRONG_CHAIN):
             if self._refused_ago_s() > MENDED_S:
-                self.away_since_s = None
+                self.unavailable_since_s = None
             return
-        if self.away_since_s is None:
-            self.away_since_s = time.monotonic()
+        if self.unavailable_since_s is None:
+            self.unavailable_since_s = time.monotonic()
 
     def _refused_ago_s(self) -> float:
         return time.monotonic() - self._refused_s
@@ -190,20 +190,23 @@ class Endpoints(Rpc):
         names = [endpoint.name for endpoint in self._endpoints]
         return dict(zip(names, found, strict=True))
 
-    def away(self) -> dict[str, tuple[float, str]]:
+    def unavailable(self) -> dict[str, tuple[float, str]]:
         """The endpoints that are of no use, by name: for how many seconds, and what is
         wrong. The time starts at a call of this method, so it is as exact as the calls
         are frequent.
         """
-        away = dict[str, tuple[float, str]]()
+        unavailable = dict[str, tuple[float, str]]()
         for endpoint, health in zip(
             self._endpoints, self.health().values(), strict=True
         ):
             endpoint.note(health)
-            if endpoint.away_since_s is not None:
-                away_s = time.monotonic() - endpoint.away_since_s
-                away[endpoint.name] = away_s, f"{health}: {endpoint.error}".rstrip(": ")
-        return away
+            if endpoint.unavailable_since_s is not None:
+                for_s = time.monotonic() - endpoint.unavailable_since_s
+                unavailable[endpoint.name] = (
+                    for_s,
+                    f"{health}: {endpoint.error}".rstrip(": "),
+                )
+        return unavailable
 
     @property
     def number(self) -> int:

@@ -444,8 +444,8 @@ def _for_long(rpc: Endpoints, seconds: float) -> None:
     """
     for endpoint in rpc._endpoints:
         endpoint._refused_s -= seconds
-        if endpoint.away_since_s is not None:
-            endpoint.away_since_s -= seconds
+        if endpoint.unavailable_since_s is not None:
+            endpoint.unavailable_since_s -= seconds
 
 
 def _shown(fleet: ChainHarness) -> list[float]:
