@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 
 def crash_point(point: str) -> AbstractContextManager[None]:
-    """Mark the code in which the world changes. Imports the supervisor's package only
-    if a test has set CRASH_AT.
+    """Surround the code that makes the change. Imports the supervisor's package only if
+    a test has set CRASH_AT.
     """
     if "CRASH_AT" not in os.environ:
         return nullcontext()

@@ -43,8 +43,8 @@ ORDER_FILE = os.environ.get("CRASH_AT")
 
 @contextmanager
 def crash_point(point: CrashPoint) -> Iterator[None]:
-    """Mark the code that makes the change: a test can crash the process just before or
-    just after it.
+    """Surround the code that makes the change: a test can crash the process just before
+    or just after it.
     """
     before(point)
     yield
