@@ -328,7 +328,7 @@ class _Caller(_Piped):
             self.transport.resume_reading()
 
     def _refuse_tls(self) -> None:
-        """Close the connection, and log why: the field's plugins always use TLS, and
+        """Close the connection, and log why: the upstream plugins always use TLS, and
         the operator needs the reason.
 
         Waits until the ClientHello is complete, because the log names the host in it.
@@ -345,7 +345,7 @@ class _Caller(_Piped):
                 peer=self.connection.peer,
                 asked_for=name_asked_for(self._first),
                 public_address=self._front.public_address,
-                help="TLS_ENABLE is false, but a caller uses TLS, as the field's plugins do: set it, TLS_CERT and TLS_KEY",
+                help="TLS_ENABLE is false, but a caller uses TLS, as the upstream plugins do: set it, TLS_CERT and TLS_KEY",
             )
         self.give_up()
 

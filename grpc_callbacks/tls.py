@@ -120,8 +120,8 @@ class Certificate:
         return pems
 
     def _compare_names(self) -> None:
-        """Warn if the certificate does not name our host: the field's plugins check the
-        name, and then send nothing.
+        """Warn if the certificate does not name our host: the upstream plugins check
+        the name, and then send nothing.
         """
         host = self._public_address.rpartition(":")[0]
         names = names_of(self._pems["TLS_CERT"])

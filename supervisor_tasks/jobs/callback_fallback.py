@@ -15,7 +15,7 @@ from supervisor_tasks.jobs.runs import CLOCKS_APART_S
 from supervisor_tasks.slurm.job_states import OUT_OF_MEMORY_STATUS
 from supervisor_tasks.slurm.parsers import JobRecord, describe_exit
 
-# JobStatus of protos/supervisor/v1alpha1, as the field's completion plugin sends it
+# JobStatus of protos/supervisor/v1alpha1, as the upstream completion plugin sends it
 RUNNING = 4
 ENDED = {
     6: ChainStatus.CANCELLED,
@@ -181,7 +181,7 @@ def _outcome(job: Job, called_s: float, callback: CallbackRecord) -> Outcome | N
         return Outcome(status=status, elapsed_s=elapsed_s)
     if (status, callback.exit_code) == (ChainStatus.FINISHED, 0):
         return Outcome(status=status, elapsed_s=elapsed_s)
-    # The field's plugin sends FINISHED also for node failures and similar ends.
+    # The upstream plugin sends FINISHED also for node failures and similar ends.
     return Outcome(
         status=ChainStatus.FAILED,
         elapsed_s=elapsed_s,

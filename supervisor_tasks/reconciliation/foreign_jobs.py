@@ -23,7 +23,7 @@ FOREIGN = (
     " uses this SLURM, set FOREIGN_JOBS_ALLOWED"
 )
 NOT_ASKED = (
-    "slurmctld does not run job_submit.lua: it leaves the token in the comment, and the field's plugins read an address there."
+    "slurmctld does not run job_submit.lua: it leaves the token in the comment, and the upstream plugins read an address there."
     " Set JobSubmitPlugins=lua in slurm.conf (plugins/README.md), or remove SLURM_SUBMIT_KEY from the workers"
 )
 

@@ -1,6 +1,6 @@
-"""A site without accounting, where the field's plugin tells each event once and SLURM
-soon forgets: a word that is lost costs time and nothing else. Nor is a job that SLURM
-never begins looked at for ever in silence.
+"""A site without accounting, where the upstream plugin sends each callback once and
+SLURM soon forgets: a callback that is lost costs time and nothing else. A job that
+SLURM never begins raises an alarm, and is not looked at for ever.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The imitation of the field's plugins on a real SLURM: what it tells, to which
+"""The imitation of the upstream plugins on a real SLURM: what it tells, to which
 address, and of what it says nothing.
 """
 
@@ -264,7 +264,7 @@ def test_upstream_report__each_state_of_slurm__gives_its_status_and_the_exit_cod
 # --- one event ------------------------------------------------------------------------
 
 EVENT = SpooledEvent(name_of(1), 1, spool.FINISHED)
-# in place of the field's 30 s; the supervisor of these tests is silent for 10 s
+# in place of the upstream plugins' 30 s; the supervisor of these tests is silent for 10 s
 SHORT_S = 3.0
 
 
