@@ -26,7 +26,7 @@ LATELY_S = 300.0
 
 # Each part reads a partial index of open rows, or one of the small tables (locks,
 # ticks, facts, alarms).
-_LOOK = f"""
+_STATE = f"""
     WITH locks AS MATERIALIZED (
         SELECT classid::bigint AS class, objid::bigint AS number FROM pg_locks
         WHERE locktype = 'advisory' AND granted AND classid IN (%(holders)s, %(guards)s)
@@ -64,7 +64,7 @@ _LOOK = f"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class LedgerState:
     """The state of the ledger at one moment. Ages are in seconds, by the database's
     clock.
 
@@ -142,12 +142,12 @@ class Due:
             "facts": [fact.name for fact in facts],
         }
 
-    def look(self, readings: Callable[[], Mapping[str, int]] = dict) -> Look:
+    def ask(self, readings: Callable[[], Mapping[str, int]] = dict) -> LedgerState:
         """Ask what is due now, and record the clock's tick. `readings` returns what is
         stored with each tick, by the name of the reading. Raises
         LedgerUnavailableError; a retry helps.
         """
-        (row,) = self._execute(_LOOK, self._parameters)
+        (row,) = self._execute(_STATE, self._parameters)
         if time.monotonic() - self._ticked_s >= CLOCK_TICK_EVERY_S:
             self._tick(readings())
         columns = dict(row)
@@ -160,7 +160,7 @@ class Due:
         message_due = columns.pop("untold")
         stored = columns.pop("facts").items()
         facts = {name: Stored(value, age_s) for name, (value, age_s) in stored}
-        return Look(
+        return LedgerState(
             **columns, message_due=message_due, busy=busy, alarms=alarms, facts=facts
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.due import Look
+from supervisor_tasks.ledger.due import LedgerState
 from supervisor_tasks.ledger.facts import (
     CALLBACK_HEARTBEAT_MISSED,
     REWIND,
@@ -91,98 +91,98 @@ class Rule:
     must end once in `idle_s`. `idle_s` is None if the task's end proves nothing.
     """
 
-    wanted: Callable[[Look, RuleSettings], bool]
+    wanted: Callable[[LedgerState, RuleSettings], bool]
     every_s: float
     idle_s: float | None = None
 
 
-def _register(look: Look, settings: RuleSettings) -> bool:
+def _register(state: LedgerState, settings: RuleSettings) -> bool:
     """Return whether the registration may have to change: by request, by a changed
     fact, or because it is not settled.
     """
-    offered_for_s = look.age_s(HARDWARE) - settings.hardware_stable_s
+    offered_for_s = state.age_s(HARDWARE) - settings.hardware_stable_s
     reasons = (
-        look.read(REGISTRATION_REQUESTED) is not None,
-        look.read(MEASUREMENT_REQUESTED) is not None,
+        state.read(REGISTRATION_REQUESTED) is not None,
+        state.read(MEASUREMENT_REQUESTED) is not None,
         # the hardware has just been stable for long enough to be offered
         0.0 <= offered_for_s <= YOUNG_S,
-        min(map(look.age_s, REGISTRATION_FACTS)) <= YOUNG_S,
-        look.measuring,
-        look.unmined,
-        not _is_settled(look),
+        min(map(state.age_s, REGISTRATION_FACTS)) <= YOUNG_S,
+        state.measuring,
+        state.unmined,
+        not _is_settled(state),
     )
     return any(reasons)
 
 
-def _is_settled(look: Look) -> bool:
+def _is_settled(state: LedgerState) -> bool:
     """Return whether the provider is approved, and the last check of the registration
     found nothing to do.
     """
-    if look.get(REGISTRATION_STATUS) is not RegistrationStatus.APPROVED:
+    if state.get(REGISTRATION_STATUS) is not RegistrationStatus.APPROVED:
         return False
-    report = look.get(REGISTRATION) or {}
+    report = state.get(REGISTRATION) or {}
     return report.get("decision") == Action.NOTHING.value
 
 
-def _scan(look: Look, _: RuleSettings) -> bool:
+def _scan(state: LedgerState, _: RuleSettings) -> bool:
     reasons = (
-        look.under_way,
-        look.ended_lately,
-        look.unmined,
-        look.get(SCAN_STALLED),
-        look.read(REWIND) is not None,
-        AlarmName.REORGANISED_TOO_DEEP in look.alarms,
+        state.under_way,
+        state.ended_lately,
+        state.unmined,
+        state.get(SCAN_STALLED),
+        state.read(REWIND) is not None,
+        AlarmName.REORGANISED_TOO_DEEP in state.alarms,
     )
     return any(reasons)
 
 
-def _check_slurm(look: Look, settings: RuleSettings) -> bool:
+def _check_slurm(state: LedgerState, settings: RuleSettings) -> bool:
     return check_is_due(
-        look.ticks_s.get(SLURM_ANSWERED),
-        look.get(ANSWERED_SINCE_START) is True,
-        look.read(FAILED_TRIES),
+        state.ticks_s.get(SLURM_ANSWERED),
+        state.get(ANSWERED_SINCE_START) is True,
+        state.read(FAILED_TRIES),
         settings.slurm_retry_interval_s,
     )
 
 
-def _check_alarms(look: Look, _: RuleSettings) -> bool:
+def _check_alarms(state: LedgerState, _: RuleSettings) -> bool:
     reasons = (
-        look.failing,
-        look.alarms & WATCHED_ALARMS,
-        missing_sources(look.ticks_s),
+        state.failing,
+        state.alarms & WATCHED_ALARMS,
+        missing_sources(state.ticks_s),
         # the task must also see that the heartbeat is back
-        look.read(CALLBACK_HEARTBEAT_MISSED) is not None,
+        state.read(CALLBACK_HEARTBEAT_MISSED) is not None,
     )
     return any(reasons)
 
 
-def _sweep(look: Look, settings: RuleSettings) -> bool:
+def _sweep(state: LedgerState, settings: RuleSettings) -> bool:
     """Return whether a sweep is due, or its task must still read claims from before
     this ledger's first scan.
     """
-    if look.sweep:
+    if state.sweep:
         return True
-    if look.claims_known_since is None:
+    if state.claims_known_since is None:
         return False
-    return look.claims_known_since > settings.start_block
+    return state.claims_known_since > settings.start_block
 
 
-def _retention(look: Look, settings: RuleSettings) -> bool:
+def _retention(state: LedgerState, settings: RuleSettings) -> bool:
     """Return whether it is night, and the deletion of old rows has not come to its end
     in this night.
     """
-    hours_into_the_night = (look.hour - settings.retention_hour) % 24
+    hours_into_the_night = (state.hour - settings.retention_hour) % 24
     if hours_into_the_night >= NIGHT_HOURS:
         return False
-    return look.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
+    return state.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
 
 
 RULES = {
     "dispatch_due_effects": Rule(
-        lambda look, _: look.undispatched or look.abandoned, 1.0
+        lambda state, _: state.undispatched or state.abandoned, 1.0
     ),
-    "poll_jobs": Rule(lambda look, _: look.unread, 1.0),
-    "collect_receipts": Rule(lambda look, _: look.unmined, 1.0),
+    "poll_jobs": Rule(lambda state, _: state.unread, 1.0),
+    "collect_receipts": Rule(lambda state, _: state.unmined, 1.0),
     "scan": Rule(_scan, 5.0, IDLE_S["scan"]),
     "accounts": Rule(lambda *_: False, 60.0, IDLE_S["accounts"]),
     "check_alarms": Rule(_check_alarms, 5.0, IDLE_S["check_alarms"]),
@@ -192,7 +192,7 @@ RULES = {
     "register": Rule(_register, 5.0, IDLE_S["register"]),
     "retention": Rule(_retention, 60.0),
     "refresh_inventory": Rule(lambda *_: False, 60.0, IDLE_S["refresh_inventory"]),
-    "notify": Rule(lambda look, _: look.message_due, 1.0),
+    "notify": Rule(lambda state, _: state.message_due, 1.0),
 }
 GUARDED = (
     "collect_receipts",
@@ -206,7 +206,7 @@ GUARDED = (
 )
 
 
-def due(look: Look, settings: RuleSettings) -> dict[str, float]:
+def due(state: LedgerState, settings: RuleSettings) -> dict[str, float]:
     """Return the tasks that are due, each with the least number of seconds between two
     messages.
 
@@ -215,14 +215,14 @@ def due(look: Look, settings: RuleSettings) -> dict[str, float]:
     """
     every_s_of_task = dict[str, float]()
     for name, rule in RULES.items():
-        if name in look.busy:
+        if name in state.busy:
             continue
         if name == "accounts" and not settings.has_directory:
             continue
-        if rule.wanted(look, settings):
+        if rule.wanted(state, settings):
             every_s_of_task[name] = rule.every_s
             continue
-        since_end_s = look.ticks_s.get(finished_key(name), float("inf"))
+        since_end_s = state.ticks_s.get(finished_key(name), float("inf"))
         if rule.idle_s is not None and since_end_s >= rule.idle_s:
             every_s_of_task[name] = max(rule.every_s, LEAST_IDLE_GAP_S)
     return every_s_of_task

@@ -34,7 +34,7 @@ def _question() -> Question:
         retention_hour=settings.retention_hour,
     )
     return lambda waiting: due(
-        query.look(partial(_readings, settings.cluster_name, waiting)), rules
+        query.ask(partial(_readings, settings.cluster_name, waiting)), rules
     )
 
 

@@ -33,7 +33,7 @@ def connection(engine: Engine) -> Iterator[DriverConnection]:
 def test_due__over_the_driver_alone__asks_and_leaves_the_clocks_tick(
     engine: Engine, connection: DriverConnection
 ) -> None:
-    found = Due(connection.execute, "here", GUARDED, FACTS).look(
+    found = Due(connection.execute, "here", GUARDED, FACTS).ask(
         lambda: {"queue chain": 3}
     )
     assert (found.sweep, found.busy, found.alarms) == (True, frozenset(), frozenset())

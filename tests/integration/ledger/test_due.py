@@ -13,7 +13,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.due import Due, Look
+from supervisor_tasks.ledger.due import Due, LedgerState
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.periodic_run_names import CLOCK, QUEUE
@@ -55,51 +55,51 @@ def ledger(engine: Engine) -> Iterator[Ledger]:
     ledger.holder.close()
 
 
-def look(engine: Engine, cluster: str = "here") -> Look:
-    return Due(through(engine), cluster, GUARDED, FACTS).look()
+def state_of(engine: Engine, cluster: str = "here") -> LedgerState:
+    return Due(through(engine), cluster, GUARDED, FACTS).ask()
 
 
-def test_look__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -> None:
-    found = look(engine)
-    assert found == Look(sweep=True, hour=found.hour)
+def test_ask__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -> None:
+    found = state_of(engine)
+    assert found == LedgerState(sweep=True, hour=found.hour)
     assert (PeriodicRuns(engine, "here").age_s(CLOCK) or 99.0) < deadline(10.0)
 
 
-def test_look__alarm_of_another_release__is_shown_by_its_name(
+def test_ask__alarm_of_another_release__is_shown_by_its_name(
     engine: Engine, ledger: Ledger
 ) -> None:
     ledger.alarms.on(AlarmName.REORGANISED_TOO_DEEP)
     raise_alarm_of_another_release(engine)
-    found = look(engine)
+    found = state_of(engine)
     assert found.alarms == {AlarmName.REORGANISED_TOO_DEEP, OF_ANOTHER_RELEASE}
     assert "scan" in due(found, RuleSettings())
 
 
-def test_look__effect_of_another_release__is_not_due_here(
+def test_ask__effect_of_another_release__is_not_due_here(
     engine: Engine, ledger: Ledger
 ) -> None:
     """Otherwise beat sends a message for it each second, and no worker takes it."""
     ledger.record(JobChange(JOB, claim(1)))
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET notified_at = NULL"))
-    assert look(engine).undispatched
+    assert state_of(engine).undispatched
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET kind = 'of_another_release'"))
-    assert not look(engine).undispatched
+    assert not state_of(engine).undispatched
 
 
-def test_look__called_again__is_one_statement(engine: Engine) -> None:
+def test_ask__called_again__is_one_statement(engine: Engine) -> None:
     due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
-    due.look()
+    due.ask()
     event.listen(
         engine, "before_cursor_execute", lambda *args: statements.append(args[2])
     )
     for _ in range(3):
-        due.look()
+        due.ask()
     assert len(statements) == 3
 
 
-def test_look__with_readings__are_stored_by_the_statement_of_the_clocks_tick(
+def test_ask__with_readings__are_stored_by_the_statement_of_the_clocks_tick(
     engine: Engine,
 ) -> None:
     due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
@@ -108,7 +108,7 @@ def test_look__with_readings__are_stored_by_the_statement_of_the_clocks_tick(
     )
     # the second is within the clock's interval, so it is not stored
     for length in (3, 4):
-        due.look(partial(dict, {f"{QUEUE}chain": length}))
+        due.ask(partial(dict, {f"{QUEUE}chain": length}))
     assert sum("INTO periodic_runs" in statement for statement in statements) == 1
     summary = Overview(engine, "here").snapshot()
     assert {name: reading.number for name, reading in summary.queues.items()} == {
@@ -118,64 +118,64 @@ def test_look__with_readings__are_stored_by_the_statement_of_the_clocks_tick(
     assert set(summary.ticks_s) == {CLOCK}
 
 
-def test_look__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain(
+def test_ask__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain(
     engine: Engine, ledger: Ledger
 ) -> None:
     ledger.record(JobChange(JOB, claim(1)))
-    assert look(engine).under_way
-    assert not look(engine).undispatched  # its message may be under way
+    assert state_of(engine).under_way
+    assert not state_of(engine).undispatched  # its message may be under way
     with engine.begin() as connection:
         connection.execute(
             text(
                 "UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'"
             )
         )
-    assert look(engine).undispatched
-    assert not look(engine, "there").undispatched
+    assert state_of(engine).undispatched
+    assert not state_of(engine, "there").undispatched
 
 
-def test_look__job_has_ended__is_lately_for_a_while(
+def test_ask__job_has_ended__is_lately_for_a_while(
     engine: Engine, ledger: Ledger
 ) -> None:
     ledger.record(JobChange(JOB, claim(1)))
-    assert not look(engine).ended_lately
+    assert not state_of(engine).ended_lately
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE jobs SET state = 'SETTLED', updated_at = now()")
         )
-    assert look(engine).ended_lately
-    assert not look(engine).under_way
-    assert not look(engine, "there").ended_lately
+    assert state_of(engine).ended_lately
+    assert not state_of(engine).under_way
+    assert not state_of(engine, "there").ended_lately
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE jobs SET updated_at = now() - interval '301 s'")
         )
-    assert not look(engine).ended_lately
+    assert not state_of(engine).ended_lately
 
 
-def test_look__effects_of_a_worker__are_abandoned_only_when_it_is_gone(
+def test_ask__effects_of_a_worker__are_abandoned_only_when_it_is_gone(
     engine: Engine, ledger: Ledger
 ) -> None:
     ledger.record(JobChange(JOB, claim(1)))
     assert ledger.effects.lease([EffectKind.FETCH])
-    assert (look(engine).undispatched, look(engine).abandoned) == (False, False)
+    assert (state_of(engine).undispatched, state_of(engine).abandoned) == (False, False)
     ledger.holder.close()
     wait_until(
-        lambda: look(engine).abandoned,
+        lambda: state_of(engine).abandoned,
         "Postgres to give up the lock of the connection",
         30.0,
         0.05,
     )
 
 
-def test_look__worker_holds_a_guard__is_busy(engine: Engine) -> None:
+def test_ask__worker_holds_a_guard__is_busy(engine: Engine) -> None:
     with (
         try_advisory_lock(engine, cluster_lock("here", "collect_receipts")) as mine,
         try_advisory_lock(engine, cluster_lock("there", "scan")),
     ):
         assert mine
-        assert look(engine).busy == {"collect_receipts"}
-    assert look(engine).busy == frozenset()
+        assert state_of(engine).busy == {"collect_receipts"}
+    assert state_of(engine).busy == frozenset()
 
 
 def test_not_dispatched__no_message_could_be_sent__is_due_at_once(
@@ -183,7 +183,7 @@ def test_not_dispatched__no_message_could_be_sent__is_due_at_once(
 ) -> None:
     ledger.effects.wake_tasks_of = lambda effects: not_dispatched(engine, effects)
     ledger.record(JobChange(JOB, claim(1)))
-    assert look(engine).undispatched
+    assert state_of(engine).undispatched
 
 
 def test_settle__of_the_operator__is_due_with_the_next_question(
@@ -210,4 +210,4 @@ def test_settle__of_the_operator__is_due_with_the_next_question(
             "SELECT notified_at FROM effects WHERE kind = 'report' AND done_at IS NULL"
         )
         assert list(connection.scalars(query)) == [None]
-    assert look(engine).undispatched
+    assert state_of(engine).undispatched

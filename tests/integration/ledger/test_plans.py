@@ -288,7 +288,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     ),
     "what is due": lambda ledger, _: Due(
         through(ledger.engine), CLUSTER, GUARDED, FACTS
-    ).look(),
+    ).ask(),
     "trouble": lambda ledger, _: ledger.effects.trouble(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),

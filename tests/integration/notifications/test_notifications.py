@@ -132,7 +132,7 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
 def is_due(ledger: Ledger) -> bool:
     """Whether beat would send the task."""
     return "notify" in due(
-        Due(through(ledger.engine), "here", GUARDED, FACTS).look(), RuleSettings()
+        Due(through(ledger.engine), "here", GUARDED, FACTS).ask(), RuleSettings()
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.due import Look
+from supervisor_tasks.ledger.due import LedgerState
 from supervisor_tasks.ledger.facts import (
     CALLBACK_HEARTBEAT_MISSED,
     SCAN_STALLED,
@@ -54,8 +54,8 @@ RECENT = {finished_key(name): 1.0 for name in RULES} | {
 }
 
 
-def idle(**changes: object) -> Look:
-    return Look(**{"ticks_s": RECENT, "facts": REGISTERED, **changes})  # type: ignore[arg-type]
+def idle(**changes: object) -> LedgerState:
+    return LedgerState(**{"ticks_s": RECENT, "facts": REGISTERED, **changes})  # type: ignore[arg-type]
 
 
 def aged(name: str, age_s: float) -> dict[str, float]:
@@ -144,7 +144,7 @@ def test_due__customers_not_read_for_long__only_where_there_is_a_directory() -> 
 
 
 def test_due__new_ledger__everything_that_ends_again_and_again() -> None:
-    beginning = due(Look(sweep=True), SETTINGS).keys()
+    beginning = due(LedgerState(sweep=True), SETTINGS).keys()
     assert beginning == {
         name
         for name, rule in RULES.items()
