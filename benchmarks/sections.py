@@ -1,10 +1,10 @@
-"""A job's output taken apart by the marks that its script printed. Pure, linear, at
-most 10 MB.
+"""A job's output taken apart by the delimiter lines that its script printed. Pure,
+linear, at most 10 MB.
 
-A mark is a line of its own: `@@NONCE begin SECTION`, `@@NONCE end SECTION EXIT_STATUS`,
-`@@NONCE fact KEY VALUE`, `@@NONCE note TEXT` or `@@NONCE missing TEXT`. The nonce is
+A delimiter line is one of `@@NONCE begin SECTION`, `@@NONCE end SECTION EXIT_STATUS`,
+`@@NONCE fact KEY VALUE`, `@@NONCE note TEXT` and `@@NONCE missing TEXT`. The nonce is
 the run's own. So no line that shells, containers and programs print between and around
-the sections is taken for a mark.
+the sections is taken for one.
 """
 
 import math
@@ -83,48 +83,49 @@ class ScriptOutput:
 
 
 def split_output(output: bytes, nonce: str) -> ScriptOutput:
-    """Return the sections and marks of a job's output. Of a longer output, only the
-    last 10 MB are read, because results come last; a section whose begin is cut off
-    begins at the cut. Raises UnreadableOutputError if no mark of this run is in it.
+    """Return the sections of a job's output, and what its delimiter lines say. Of a
+    longer output, only the last 10 MB are read, because results come last; a section
+    whose begin is cut off begins at the cut. Raises UnreadableOutputError if no
+    delimiter line of this run is in it.
     """
     text = plain(output)
     form = re.compile(
         rf"^@@{re.escape(nonce)} (begin|end|fact|note|missing)[ \t]+(\S[^\n]*)$",
         re.MULTILINE,
     )
-    marks = list(form.finditer(text))
-    sections = _sections(text, marks)
+    delimiters = list(form.finditer(text))
+    sections = _sections(text, delimiters)
     facts, notes, missing = dict[str, str](), list[str](), dict[str, str]()
     named = {"fact": facts, "missing": missing}
-    for mark in marks:
-        words = mark[2].strip()
+    for line in delimiters:
+        words = line[2].strip()
         name, _, rest = words.partition(" ")
-        if mark[1] == "note":
+        if line[1] == "note":
             notes.append(words)
-        elif mark[1] in named:
-            named[mark[1]][name] = rest
+        elif line[1] in named:
+            named[line[1]][name] = rest
     if not (sections or facts or missing):
         raise UnreadableOutputError(
-            f"no mark of this run in {len(output)} bytes of output; it ends with: {shown(text)}"
+            f"no delimiter line of this run in {len(output)} bytes of output; it ends with: {shown(text)}"
         )
     return ScriptOutput(sections, facts, tuple(notes), missing)
 
 
-def _sections(text: str, marks: Sequence[re.Match[str]]) -> dict[str, Section]:
+def _sections(text: str, delimiters: Sequence[re.Match[str]]) -> dict[str, Section]:
     """The sections by name. One without a begin starts after the section before; one
     without an end lasts to the next.
     """
     sections = dict[str, Section]()
     open_name, began = "", 0
-    for mark in marks:
-        name, _, status = mark[2].strip().partition(" ")
-        if mark[1] == "end":
-            sections[name] = Section(text[began : mark.start()], _status(status))
-            open_name, began = "", mark.end()
-        elif mark[1] == "begin":
+    for line in delimiters:
+        name, _, status = line[2].strip().partition(" ")
+        if line[1] == "end":
+            sections[name] = Section(text[began : line.start()], _status(status))
+            open_name, began = "", line.end()
+        elif line[1] == "begin":
             if open_name:
-                sections[open_name] = Section(text[began : mark.start()], None)
-            open_name, began = name, mark.end()
+                sections[open_name] = Section(text[began : line.start()], None)
+            open_name, began = name, line.end()
     if open_name:
         sections[open_name] = Section(text[began:], None)
     return sections

@@ -347,7 +347,9 @@ def test_output__empty_or_without_marks__is_refused(benchmark: str) -> None:
         b"\0" * 100,
         b"slurmstepd: error: *** JOB 1 CANCELLED DUE TO TIME LIMIT ***\n",
     ):
-        with pytest.raises(UnreadableOutputError, match="no mark of this run"):
+        with pytest.raises(
+            UnreadableOutputError, match="no delimiter line of this run"
+        ):
             SUITE[benchmark].parse(output, NONCE)
 
 
