@@ -102,7 +102,7 @@ def _submit_one(
         comment=_comment(grid, customer, definition, job_id),
     )
     stdin, stdout, stderr = client.exec_command(shlex.join(argv), timeout=TIMEOUT_S)
-    # supervisor_submit.lua requires the mark in it
+    # supervisor_submit.lua requires the job id in its header
     stdin.write(commands.batch_script(job_id, script))
     stdin.channel.shutdown_write()
     slurm_id, error = stdout.read().decode().strip(), stderr.read().decode().strip()

@@ -21,7 +21,7 @@ from tests.support.submission_env import authorized_keys_command, new_key
 RECORDED = (
     Path(__file__).parents[1] / "data" / "slurm" / "specs-states-slurm-22.05.8.txt"
 )
-MARK = "4f1d0c9ab3"  # the mark in the recorded output
+DELIMITER = "4f1d0c9ab3"  # the delimiter in the recorded output
 NODES = 1000
 RUNS = 20
 COMMAND = """#!/bin/sh
@@ -35,10 +35,10 @@ esac
 
 def figures() -> list[Figure]:
     partition, nodes, sinfo = thousand_nodes()
-    printed = f"{MARK}\n{partition}{MARK} 0\n{nodes}{MARK} 0\n{sinfo}{MARK} 0\n"
+    printed = f"{DELIMITER}\n{partition}{DELIMITER} 0\n{nodes}{DELIMITER} 0\n{sinfo}{DELIMITER} 0\n"
     # CPU time: the other work of a busy machine does not count.
     parsed_s = median_s(
-        lambda: read_specs(CommandAnswer(0, printed, ""), MARK, "main"),
+        lambda: read_specs(CommandAnswer(0, printed, ""), DELIMITER, "main"),
         time.process_time,
     )
     with private_processes() as processes:
@@ -95,7 +95,7 @@ def thousand_nodes() -> tuple[str, str, str]:
     under other names.
     """
     partition, nodes, _ = re.split(
-        rf"{MARK} 0\n", RECORDED.read_text().partition("\n")[2]
+        rf"{DELIMITER} 0\n", RECORDED.read_text().partition("\n")[2]
     )[:3]
     lines = nodes.splitlines(keepends=True)
     copies = range(NODES // len(lines) + 1)

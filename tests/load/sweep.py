@@ -48,10 +48,10 @@ MISSING = 500
 CALLBACKS = 1000
 
 SQUEUE = """#!/bin/sh
-# Prints a recorded list with the mark that the caller chose, or the answer about some jobs, and records the call.
+# Prints a recorded list with the delimiter that the caller chose, or the answer about some jobs, and records the call.
 echo called >> '{folder}/slurm-calls'
 case "$*" in *--jobs=*) printed=answer;; *) printed=listing;; esac
-exec sed "s/@MARK@/${{SQUEUE_FORMAT2##*|}}/g" '{folder}'/$printed
+exec sed "s/@DELIMITER@/${{SQUEUE_FORMAT2##*|}}/g" '{folder}'/$printed
 """
 SACCT = """#!/bin/sh
 # Has no record of any job.
@@ -411,7 +411,7 @@ def list_jobs(
         for number, job_id in enumerate(job_ids, start=1):
             own = shown | {"JobID": str(number), "Name": job_id}
             out.write(
-                "".join(f"{own.get(field, '')}|@MARK@" for field in FIELDS) + "\n"
+                "".join(f"{own.get(field, '')}|@DELIMITER@" for field in FIELDS) + "\n"
             )
 
 

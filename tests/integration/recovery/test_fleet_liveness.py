@@ -56,7 +56,7 @@ def signs(chain: Chain, engine: Engine, address: str, tag: bytes) -> list[str]:
     return liveness_evidence(engine, "here", Rpc.at(chain.rpc_url), address, tag)
 
 
-def test_liveness_evidence__it_wrote_on_chain_lately__is_seen_by_its_mark(
+def test_liveness_evidence__it_wrote_on_chain_lately__is_seen_by_its_tag(
     chain: Chain, engines: list[Engine], provider: Account
 ) -> None:
     one, two = engines

@@ -437,7 +437,7 @@ def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(
         assert guard.stderr is not None
         guard.stdin.write(stdin[:first])
         guard.stdin.flush()
-        # the mark, a number, its answer
+        # the delimiter, a number, its answer
         lines = b"".join(guard.stdout.readline() for _ in range(3))
         assert ran(tmp_path).keys() == {0}
         time.sleep(seconds + 0.5)  # nothing tells that time has passed but the clock

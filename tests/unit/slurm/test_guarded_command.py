@@ -20,14 +20,14 @@ from supervisor_tasks.slurm.guarded_command import (
 )
 from supervisor_tasks.slurm.parsers import CommandAnswer
 
-MARK = "4f1d0c9ab3"
+DELIMITER = "4f1d0c9ab3"
 # what the guard prints when it begins, and after a command on standard error
-BEGUN = f"{MARK}\n".encode()
+BEGUN = f"{DELIMITER}\n".encode()
 
 
 def ended_line(job: int, status: int) -> bytes:
     """What the guard prints after a command on standard output."""
-    return f"{MARK} {job} {status}\n".encode()
+    return f"{DELIMITER} {job} {status}\n".encode()
 
 
 class Heard:
@@ -38,7 +38,7 @@ class Heard:
     def __init__(self, jobs: int = 1) -> None:
         self.taken = list[tuple[int, CommandAnswer]]()
         self.now_s = 5.0
-        self.answers = Answers(MARK, jobs, self.take, self.clock)
+        self.answers = Answers(DELIMITER, jobs, self.take, self.clock)
 
     def take(self, number: int, answer: CommandAnswer) -> None:
         self.taken.append((number, answer))
@@ -54,23 +54,23 @@ class Heard:
 @pytest.mark.parametrize(
     ("orders", "stdin"),
     [
-        ([], b"MARK\n"),
-        ([Order([], b"")], b"MARK\n0 0\nMARK\n"),
-        ([Order(["sbatch"], b"true\n")], b"MARK\n1 5\nsbatch\ntrue\nMARK\n"),
-        ([Order(["sbatch"], b"true")], b"MARK\n1 4\nsbatch\ntrueMARK\n"),
+        ([], b"DELIMITER\n"),
+        ([Order([], b"")], b"DELIMITER\n0 0\nDELIMITER\n"),
+        ([Order(["sbatch"], b"true\n")], b"DELIMITER\n1 5\nsbatch\ntrue\nDELIMITER\n"),
+        ([Order(["sbatch"], b"true")], b"DELIMITER\n1 4\nsbatch\ntrueDELIMITER\n"),
         (
             [Order(["sbatch", "", "a b"], b"\n")],
-            b"MARK\n3 1\nsbatch\n\na b\n\nMARK\n",
+            b"DELIMITER\n3 1\nsbatch\n\na b\n\nDELIMITER\n",
         ),
         # the bytes of the script are counted, and not its characters
         (
             [Order(["é"], "é\n".encode())],
-            b"MARK\n1 3\n\xc3\xa9\n\xc3\xa9\nMARK\n",
+            b"DELIMITER\n1 3\n\xc3\xa9\n\xc3\xa9\nDELIMITER\n",
         ),
-        ([Order(["x"], b"\xff\x01")], b"MARK\n1 2\nx\n\xff\x01MARK\n"),
+        ([Order(["x"], b"\xff\x01")], b"DELIMITER\n1 2\nx\n\xff\x01DELIMITER\n"),
         (
             [Order(["a"], b"1\n"), Order(["b", "c"], b"22\n")],
-            b"MARK\n1 2\na\n1\nMARK\n2 3\nb\nc\n22\nMARK\n",
+            b"DELIMITER\n1 2\na\n1\nDELIMITER\n2 3\nb\nc\n22\nDELIMITER\n",
         ),
     ],
     ids=[
@@ -84,10 +84,10 @@ class Heard:
         "two orders",
     ],
 )
-def test_framed__each_number_of_orders__has_sizes_words_script_and_mark(
+def test_framed__each_number_of_orders__has_sizes_words_script_and_delimiter(
     orders: list[Order], stdin: bytes
 ) -> None:
-    assert framed("MARK", orders) == stdin
+    assert framed("DELIMITER", orders) == stdin
 
 
 @pytest.mark.parametrize("delimiter", ["a\nb", "a\0b"])
@@ -110,7 +110,7 @@ def test_order__shown_in_a_log__does_not_show_its_script() -> None:
             guard_command(1, 5, "/a b/slurm.conf", "/etc/env.sh"),
             ["guard", "1", "5", "/a b/slurm.conf", "/etc/env.sh"],
         ),
-        (ask_clock(MARK), ["clock", MARK]),
+        (ask_clock(DELIMITER), ["clock", DELIMITER]),
     ],
 )
 def test_guard_command__or_ask_clock__runs_a_shell_with_these_parameters(
@@ -154,31 +154,32 @@ def test_ahead_of_s__two_clocks_read_at_any_time__is_rounded_to_seconds(
 @pytest.mark.parametrize(
     ("stdout", "login_s", "slurm_conf"),
     [
-        (f"{MARK} 1800000000 \n", 1_800_000_000, ""),
-        (f"{MARK} 1800000000 /etc/slurm.conf\n", 1_800_000_000, "/etc/slurm.conf"),
-        (f"{MARK} 1800000000 /a b/slurm.conf\n", 1_800_000_000, "/a b/slurm.conf"),
-        (f"welcome\n{MARK} 7 \nbye\n", 7, ""),
-        (f"welcome{MARK} 7 \n", 7, ""),
-        (f"4f1d0c9ab2 6 \n{MARK} 7 \n", 7, ""),
-        (f"{MARK} 999999999999 \n", 999_999_999_999, ""),
+        (f"{DELIMITER} 1800000000 \n", 1_800_000_000, ""),
+        (f"{DELIMITER} 1800000000 /etc/slurm.conf\n", 1_800_000_000, "/etc/slurm.conf"),
+        (f"{DELIMITER} 1800000000 /a b/slurm.conf\n", 1_800_000_000, "/a b/slurm.conf"),
+        (f"welcome\n{DELIMITER} 7 \nbye\n", 7, ""),
+        (f"welcome{DELIMITER} 7 \n", 7, ""),
+        (f"4f1d0c9ab2 6 \n{DELIMITER} 7 \n", 7, ""),
+        (f"{DELIMITER} 999999999999 \n", 999_999_999_999, ""),
     ],
 )
 def test_parse_clock__answer_with_a_time__is_the_clock_when_the_answer_came(
     stdout: str, login_s: int, slurm_conf: str
 ) -> None:
-    found = parse_clock(CommandAnswer(0, stdout, ""), MARK, 50.0)
+    found = parse_clock(CommandAnswer(0, stdout, ""), DELIMITER, 50.0)
     assert found == LoginClock(login_s, 50.0, slurm_conf)
 
 
 @pytest.mark.parametrize(
-    "stdout", [f"{MARK} 1000000000000 \n", f"{MARK} -1 \n", f"{MARK} 1.5 \n"]
+    "stdout",
+    [f"{DELIMITER} 1000000000000 \n", f"{DELIMITER} -1 \n", f"{DELIMITER} 1.5 \n"],
 )
 def test_parse_clock__answer_without_a_time__names_status_and_complaint(
     stdout: str,
 ) -> None:
     answer = CommandAnswer(3, stdout, "no date" + "x" * 1000)
     with pytest.raises(TransientError, match=r"\(status 3\): 'no datex{193}'$"):
-        parse_clock(answer, MARK, 50.0)
+        parse_clock(answer, DELIMITER, 50.0)
 
 
 # --- the guard's output ---------------------------------------------------------------
@@ -247,11 +248,11 @@ def test_answers__bytes_that_are_no_text__are_replaced() -> None:
     [
         (ended_line(1, 0), []),
         (ended_line(0, 1_000_000), []),
-        (f"{MARK} 0\n".encode(), []),
-        (f"{MARK} 0 -1\n".encode(), []),
-        (f"{MARK} 0 0 \n".encode(), []),
-        (f"{MARK} expired".encode(), []),
-        (f"{MARK[:-1]} 0 0\n".encode(), []),
+        (f"{DELIMITER} 0\n".encode(), []),
+        (f"{DELIMITER} 0 -1\n".encode(), []),
+        (f"{DELIMITER} 0 0 \n".encode(), []),
+        (f"{DELIMITER} expired".encode(), []),
+        (f"{DELIMITER[:-1]} 0 0\n".encode(), []),
         (ended_line(0, 999_999), [(0, CommandAnswer(999_999, "12\n", ""))]),
     ],
     ids=[
@@ -261,7 +262,7 @@ def test_answers__bytes_that_are_no_text__are_replaced() -> None:
         "a sign",
         "a space at the end",
         "no line feed",
-        "part of the mark",
+        "part of the delimiter",
         "six digits",
     ],
 )
@@ -285,7 +286,7 @@ def test_answers__the_receiver_raises__its_error_is_passed_on() -> None:
     def refuse(number: int, answer: CommandAnswer) -> None:
         raise KeyError(number)
 
-    answers = Answers(MARK, 1, refuse, lambda: 0.0)
+    answers = Answers(DELIMITER, 1, refuse, lambda: 0.0)
     answers.stderr(BEGUN * 2)
     with pytest.raises(KeyError):
         answers.stdout(BEGUN + ended_line(0, 0))
@@ -316,13 +317,19 @@ def test_answers__start_up_file_prints_without_end__are_unknown() -> None:
     ("stdout", "status", "kind", "said", "came_late"),
     [
         (
-            BEGUN + f"{MARK} truncated\n".encode(),
+            BEGUN + f"{DELIMITER} truncated\n".encode(),
             0,
             TransientError,
             "not arrive whole",
             False,
         ),
-        (BEGUN + f"{MARK} expired\n".encode(), 0, TooLateError, "more than 10 s", True),
+        (
+            BEGUN + f"{DELIMITER} expired\n".encode(),
+            0,
+            TooLateError,
+            "more than 10 s",
+            True,
+        ),
         (b"", 127, GuardNotBegunError, r"\(status 127\): 'no sh", False),
         (b"welcome\n", 126, GuardNotBegunError, r"\(status 126\): 'no sh", False),
         (b"", 0, OutcomeUnknownError, r"\(status 0\): 'no sh", False),
@@ -364,7 +371,7 @@ def test_ended__one_of_two_has_its_answer__is_about_the_other_one(
     end: str, kind: type[SupervisorError]
 ) -> None:
     heard = Heard(jobs=2)
-    heard.answers.stdout(BEGUN + ended_line(0, 0) + f"{MARK} {end}\n".encode())
+    heard.answers.stdout(BEGUN + ended_line(0, 0) + f"{DELIMITER} {end}\n".encode())
     heard.answers.stderr(BEGUN * 2)
     assert type(heard.answers.ended(0)) is kind
     assert not heard.answers.came_late
@@ -374,7 +381,7 @@ def test_ended__one_of_two_has_its_answer__is_about_the_other_one(
 @pytest.mark.parametrize(
     ("stderr", "complaints"),
     [(b"", ["", ""]), (b"lost", ["lost", "lost"]), (BEGUN + b"a", ["a", "a"])],
-    ids=["closed", "without a mark", "closed after the beginning"],
+    ids=["closed", "without a delimiter", "closed after the beginning"],
 )
 def test_ended__standard_error_is_not_whole__passes_on_the_answers_all_the_same(
     stderr: bytes, complaints: list[str]

@@ -729,7 +729,7 @@ def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(
             read_specs(CommandAnswer(0, text, ""), DELIMITER, "main")
 
 
-def test_ask_specs__its_command_line__does_not_hold_the_mark() -> None:
+def test_ask_specs__its_command_line__does_not_hold_the_delimiter() -> None:
     words = ask_specs("/usr/bin/scontrol", "/usr/bin/sinfo", "main")
     assert words[-3:] == ["/usr/bin/scontrol", "/usr/bin/sinfo", "main"]
     assert not [word for word in words if DELIMITER in word]
