@@ -116,8 +116,10 @@ class Front:
                     lambda: _Caller(self), sock=listening, backlog=BACKLOG
                 )
             )
-        ip, port = sockets[0].getsockname()[:2]
-        return ip, port
+        ip, port, *flow_and_scope = sockets[0].getsockname()
+        # a link-local address means an interface by its scope
+        scope = filter(None, flow_and_scope[1:])
+        return "%".join([ip, *map(str, scope)]), port
 
     def connection(self, inner_peer: str) -> CallerConnection | None:
         """Return the caller's connection by gRPC's name for the peer; None when the

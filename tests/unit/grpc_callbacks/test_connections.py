@@ -78,6 +78,16 @@ def test_admit__of_all_that_were_proven__the_oldest_goes_and_never_the_new_one()
     assert held.admit(new) is first
 
 
+def test_admit__own_connection_among_single_ones__another_goes() -> None:
+    held = Connections(most=2)
+    own, other = connection(1), connection(2, answered=True)
+    held.own.add((own.address, own.port))
+    for one in (own, other):
+        held.admit(one)
+    assert held.admit(connection(3)) is other
+    assert len(held) == 2
+
+
 def test_admit__too_many_of_the_process_own_address__its_own_connection_stays() -> None:
     held = Connections(most=10, most_of_a_peer=3)
     own, others = connection(1), [connection(1, answered=True) for _ in range(2)]
