@@ -342,14 +342,16 @@ def _splits(url: str) -> bool:
 def _is_broker_url(url: str) -> bool:
     """Return whether kombu can read the URL: the path must be the number of a database.
 
-    With redis+socket it is the socket's path. kombu would take a login for a part of
-    it, and Flower would show the password: raises ValueError.
+    With redis+socket it is the socket's path. A login raises ValueError: kombu shows it
+    as a part of the connection's host name, so Flower would show the password.
     """
     if not _splits(url):
         return False
     if url.startswith("redis+socket:"):
-        if "@" in url:
-            raise ValueError("redis+socket:// with the socket's path and no login")
+        if "@" in urlsplit(url).netloc:
+            raise ValueError(
+                "redis+socket:// with the socket's path and no login (a broker with a login: redis:// over TCP)"
+            )
         return True
     return re.fullmatch(r"/?\d*", urlsplit(url).path) is not None
 
