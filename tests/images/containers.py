@@ -60,9 +60,7 @@ def engine(
     environment: Mapping[str, str] = os.environ,
 ) -> str:
     """Run podman, buildah or podman-compose; what it printed."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    configuration = BUILD / "containers.conf"
-    configuration.write_text(CONFIGURATION)
+    configuration = _configured()
     done = subprocess.run(
         [program, *map(str, words)],
         cwd=folder,
@@ -78,17 +76,27 @@ def engine(
     return done.stdout
 
 
+def _configured() -> Path:
+    """The file with CONFIGURATION."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    configuration = BUILD / "containers.conf"
+    configuration.write_text(CONFIGURATION)
+    return configuration
+
+
 @contextmanager
 def removing(which: str, network: str = "") -> Iterator[None]:
     """Remove the containers that podman's filter `which` finds, and the network, at the
     end: also when this process is killed, as its pipe ends then, too. Containers that
     stay would keep the ports that they published: the kernel leads them there.
     """
+    configuration = _configured()
     keeper = subprocess.Popen(
         ["/bin/sh", "-c", REMOVE_AT_THE_END, which, network],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, "CONTAINERS_CONF": str(configuration)},
         start_new_session=True,
     )
     try:
