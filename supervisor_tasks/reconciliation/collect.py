@@ -48,8 +48,8 @@ from supervisor_tasks.reconciliation.snapshot import (
     Snapshot,
     Trace,
     absence_confirmed,
-    is_active,
     is_active_and_ours,
+    is_live_row,
     names_with_our_comment,
     pending_and_missing,
     unexplained,
@@ -175,7 +175,7 @@ def _pointed_to(ledger: Ledger, snapshot: Snapshot) -> dict[JobId, JobSummary]:
     jobs that are not active, and those that were not submitted yet when the ledger was
     read: they are read again.
     """
-    other_ids = {row.slurm_id for row in snapshot.rows.values() if is_active(row)}
+    other_ids = {row.slurm_id for row in snapshot.rows.values() if is_live_row(row)}
     other_names = names_with_our_comment(snapshot.rows.values(), snapshot.comment)
     for job in snapshot.jobs.values():
         if job.slurm_id is not None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.reconciliation.snapshot import is_active
+from supervisor_tasks.reconciliation.snapshot import is_live_row
 from supervisor_tasks.slurm import submit_token
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.size import Size
@@ -56,7 +56,7 @@ def update_unchecked_token_alarm(
     )
     found = list[SlurmId]()
     for job in jobs:
-        if is_active(job) and shows_token.fullmatch(job.comment):
+        if is_live_row(job) and shows_token.fullmatch(job.comment):
             found.append(job.slurm_id)
     if not found or not cluster.submit_key:
         context.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)

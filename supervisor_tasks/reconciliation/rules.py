@@ -32,9 +32,9 @@ from supervisor_tasks.reconciliation.snapshot import (
     Trace,
     absence_confirmed,
     has_our_comment,
-    is_active,
     is_active_job_of,
     is_behind,
+    is_live_row,
     is_row_of,
     listed_id,
     never_ran,
@@ -223,7 +223,7 @@ def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
             DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events
         )
         return
-    if not is_active(row):
+    if not is_live_row(row):
         return
     is_unseen_run = job.state is State.QUEUED and row.record.phase is Phase.RUNNING
     if is_unseen_run and EffectKind.POLL_SLURM in job.parked:
@@ -394,7 +394,7 @@ def _adoptable_id(job: JobSummary, snapshot: Snapshot) -> SlurmId | None:
     if job.state is State.SUBMITTING:
         return listed_id(job.job_id, job.customer, snapshot)
     rows = snapshot.named.get((job.job_id, job.customer), [])
-    if rows and is_active(rows[0]):
+    if rows and is_live_row(rows[0]):
         return rows[0].slurm_id
     return None
 
@@ -438,7 +438,7 @@ def _unexpected_jobs(
     ours.
     """
     for row in slurm.values():
-        if is_active(row):
+        if is_live_row(row):
             yield from _unexpected_row(row, snapshot)
 
 
@@ -540,7 +540,7 @@ def _is_live(job: JobSummary, snapshot: Snapshot) -> bool:
     submits such a job once more.
     """
     row = row_of(job, snapshot.rows)
-    return row is not None and is_active(row)
+    return row is not None and is_live_row(row)
 
 
 def _unknown_to_the_ledger(

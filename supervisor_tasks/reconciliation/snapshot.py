@@ -266,7 +266,7 @@ class Snapshot:
         shows is left out.
         """
         rows = sorted(
-            self.rows.values(), key=lambda row: (not is_active(row), row.slurm_id)
+            self.rows.values(), key=lambda row: (not is_live_row(row), row.slurm_id)
         )
         job_ids = {
             (job.slurm_id, job.slurm_submit_s): job.job_id
@@ -385,7 +385,7 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
             continue
         if row.name in snapshot.foreign_claim_tags or (row.name, row.user) in expected:
             continue
-        if is_active(row) and CUSTOMER.fullmatch(row.user):
+        if is_live_row(row) and CUSTOMER.fullmatch(row.user):
             rows.append(row)
     return rows
 
@@ -419,7 +419,7 @@ def names_with_our_comment(slurm: Collection[SqueueRow], comment: str) -> set[Jo
     return names
 
 
-def is_active(row: SqueueRow) -> bool:
+def is_live_row(row: SqueueRow) -> bool:
     """Whether SLURM runs the job or will run it."""
     return row.record.phase in (Phase.WAITING, Phase.RUNNING)
 
@@ -484,7 +484,7 @@ def _runs_or_ran(row: SqueueRow) -> bool:
     not rejected, and not cancelled under an earlier claim.
     """
     if row.record.phase is not Phase.ENDED:
-        return is_active(row)
+        return is_live_row(row)
     was_rejected = row.record.reason == "BadConstraints"
     return row.record.state != "CANCELLED" and not was_rejected
 
@@ -494,7 +494,7 @@ def has_our_comment(row: SqueueRow, comment: str) -> bool:
     return (
         row.comment == comment
         and JOB_NAME.fullmatch(row.name) is not None
-        and is_active(row)
+        and is_live_row(row)
     )
 
 

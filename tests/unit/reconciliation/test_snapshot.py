@@ -22,10 +22,10 @@ from supervisor_tasks.reconciliation.snapshot import (
     doubt_key,
     foreign,
     has_our_comment,
-    is_active,
     is_active_and_ours,
     is_active_job_of,
     is_behind,
+    is_live_row,
     is_row_of,
     listed_id,
     names_with_our_comment,
@@ -468,7 +468,7 @@ def test_listed_id__jobs_with_name_and_user__is_one_that_runs_or_ran(
 def test_is_active__each_state__is_true_while_it_runs_or_will_run(
     state: str, active: bool
 ) -> None:
-    assert is_active(row(1, state)) is active
+    assert is_live_row(row(1, state)) is active
 
 
 @pytest.mark.parametrize(
