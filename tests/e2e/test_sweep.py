@@ -383,7 +383,7 @@ def test_sweep__slurm_has_an_older_limit__restores_it_but_not_one_the_owner_lowe
     end(grid, customer, job_id)
 
 
-def test_sweep__contract_is_cold_and_no_log_told__slurm_is_stopped(
+def test_sweep__contract_is_final_and_no_log_told__slurm_is_stopped(
     grid: Grid, customer: Account
 ) -> None:
     job_id = running_job(grid, customer)

@@ -45,7 +45,7 @@ def run_here(script: str, **environment: str) -> bytes:
 def printed(
     *sections: tuple[str, str], notes: tuple[str, ...] = (), status: int = 0
 ) -> bytes:
-    """The output of a script: sections between marks, and notes."""
+    """The output of a script: sections between delimiter lines, and notes."""
     lines = [
         f"\n@@{NONCE} begin {name}\n{text}\n@@{NONCE} end {name} {status}\n"
         for name, text in sections

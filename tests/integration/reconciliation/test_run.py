@@ -224,7 +224,7 @@ def live(grid: Grid, states: str = LIVE) -> set[int]:
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_sweep__contract_is_cold_and_slurm_has_it__is_cancelled_where_slurm_lets_it(
+def test_sweep__contract_is_final_and_slurm_has_it__is_cancelled_where_slurm_lets_it(
     grid: Grid, refuses: bool
 ) -> None:
     scancel = grid.folder / "scancel-that-refuses"

@@ -211,9 +211,7 @@ def test_compare__ended_in_a_block_that_the_scan_has_not_read__waits_for_the_sca
     assert find_discrepancies(replace(view, scan_is_current=False)) != []
 
 
-def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_else() -> (
-    None
-):
+def test_compare__the_contract_is_final__the_ledger_learns_this_and_no_more() -> None:
     view = seeing(
         known(), rows=[row()], chain={name(1): on_chain_job(ChainStatus.PANICKED)}
     )
@@ -645,7 +643,7 @@ SETTLED: dict[str, Any] = {
 }
 
 
-def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> None:
+def test_compare__final_on_chain_and_running__cancelled_by_the_ledgers_id() -> None:
     view = seeing(known(state=State.SETTLED, **SETTLED), rows=[row()])
     assert (only(view).events, only(view).cancel) == (
         (EffectMissing(EffectKind.CANCEL),),
@@ -671,7 +669,7 @@ def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> No
     assert only(seeing(renamed, rows=[another])).kind is DiscrepancyKind.ORPHAN_RUNNING
 
 
-def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_cold() -> (
+def test_compare__unknown_to_the_ledger__cancelled_only_if_certainly_ours_and_final() -> (
     None
 ):
     orphan, final = row(5), on_chain_job(ChainStatus.CANCELLED)
@@ -808,9 +806,7 @@ def test_compare__one_never_seen_is_undecided__the_other_is_taken_in() -> None:
     assert found(view) == [(DiscrepancyKind.NEVER_SEEN, name(2))]
 
 
-def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone() -> (
-    None
-):
+def test_compare__claimed_by_another_ledger__told_while_active_and_left_alone() -> None:
     view = seeing(
         rows=[row(7, number=1)],
         foreign_claim_tags={name(1): "ab" * 8},
