@@ -77,6 +77,7 @@ ENTER_SCREEN, LEAVE_SCREEN, HOME, CLEAR_LINE, CLEAR_BELOW = (
     "\x1b[K",
     "\x1b[J",
 )
+ESCAPE = b"\x1b"
 ARROWS = {b"\x1b[A": "k", b"\x1b[B": "j", b"\r": "\n"}
 app = options.single()
 
@@ -299,12 +300,22 @@ def _by_state(states: Sequence[Mapping[str, Any]], now: datetime) -> str:
 
 
 def _key(within_s: float) -> str:
-    """Return the key that is pressed within this time; empty for none."""
-    ready, _, _ = select.select([sys.stdin], [], [], within_s)
-    if not ready:
+    """Return the key that is pressed within this time; empty for none. Further keys
+    wait in the terminal: each look takes one.
+    """
+    if not _has_input(within_s):
         return ""
-    pressed_bytes = os.read(sys.stdin.fileno(), 8)
+    terminal = sys.stdin.fileno()
+    pressed_bytes = os.read(terminal, 1)
+    # an arrow's three bytes come together; the key Escape is the first byte alone
+    if pressed_bytes == ESCAPE and _has_input(0.0):
+        pressed_bytes += os.read(terminal, 2)
     return ARROWS.get(pressed_bytes, pressed_bytes[:1].decode(errors="replace"))
+
+
+def _has_input(within_s: float) -> bool:
+    ready, _, _ = select.select([sys.stdin], [], [], within_s)
+    return bool(ready)
 
 
 @contextmanager

@@ -2373,9 +2373,7 @@ def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_s
             "q quit",
         )
         assert oldest not in screen.shown
-        for _ in ids[:-1]:
-            screen.press("j", "q quit")
-        screen.wait_for(oldest)
+        screen.press("j" * len(ids[:-1]), oldest)
         screen.press("\r", ids[0], "what happened")
         assert "what comes next" not in screen.shown
         screen.press("j", "what comes next")
