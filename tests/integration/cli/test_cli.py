@@ -2376,7 +2376,7 @@ def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_s
         screen.press("j" * len(ids[:-1]), oldest)
         screen.press("\r", ids[0], "what happened")
         assert "what comes next" not in screen.shown
-        screen.press("j", "what comes next")
+        screen.press("\x1b[B", "what comes next")
         os.write(screen.terminal, b"q")
         assert screen.process.wait(deadline(30)) == 0
 
