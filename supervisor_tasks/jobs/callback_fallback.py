@@ -23,8 +23,7 @@ ENDED = {
     8: ChainStatus.FAILED,
     9: ChainStatus.OUT_OF_CREDITS,
 }
-# the exit status is not the script's own
-ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)
+WITHOUT_OWN_EXIT_STATUS = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)
 # States in which SLURM ends a job that no node runs any more.
 ENDED_WITHOUT_ITS_SCRIPT = ("CANCELLED", "DEADLINE", "NODE_FAIL", "TIMEOUT")
 ENDED_BY_SLURM_ITSELF = "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
@@ -177,7 +176,7 @@ def _outcome(job: Job, called_s: float, callback: CallbackRecord) -> Outcome | N
     elapsed_s = _elapsed_s(job, called_s, callback, status)
     if elapsed_s is None:
         return None
-    if status in ENDED_BY_SLURM:
+    if status in WITHOUT_OWN_EXIT_STATUS:
         return Outcome(status=status, elapsed_s=elapsed_s)
     if (status, callback.exit_code) == (ChainStatus.FINISHED, 0):
         return Outcome(status=status, elapsed_s=elapsed_s)

@@ -25,7 +25,7 @@ from tests.support.grid_assertions import (
     wait_for_end,
 )
 from tests.support.grids import served_grid
-from tests.support.transports import SSH, OnlySsh, only_ssh
+from tests.support.transports import REST, SSH, OnlySsh, only_ssh, rest_in_chaos
 
 WORKFLOWS = Path(__file__).parents[2] / "devgrid" / "workflows"
 
@@ -229,6 +229,33 @@ def test_journey__refused_by_slurm__goes_back_and_the_customer_learns_why(
     last = ["cancel"] if transport == SSH else []
     wait_until(lambda: left_to_do() == last, "nothing else to be left to do", 10.0)
     grid.chain.customers.cancel_job(customer, job_id)  # no other process takes it
+
+
+@rest_in_chaos
+def test_journey__account_comes_after_the_claim__job_waits_and_then_runs(
+    grid: Grid, transport: Transport
+) -> None:
+    customer = grid.chain.new_account()
+    grid.chain.admin.mint_credits(customer.address, 10**24)
+    job_id = grid.submit_script(customer, "#!/bin/bash\nid --user --name\n")
+    tried = "SELECT last_error FROM effects WHERE kind = 'submit' AND job_id = :id AND attempts > 1"
+    wait_until(
+        lambda: bool(rows(grid, tried, id=job_id)),
+        "the submission to be tried again",
+        60.0,
+        0.1,
+    )
+    (effect,) = rows(grid, tried, id=job_id)
+    # slurmrestd says only "access denied", which is no proof that nothing was submitted
+    said = {
+        SSH: f"the login node knows no user {customer.address}",
+        REST: "its submission was cut off, and SLURM has nothing of it",
+    }
+    assert effect.last_error == said[transport]
+    assert "SubmitRejected" not in journal(grid, job_id)
+    grid.users.add(customer.address)
+    assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+    assert grid.output(customer.address, job_id).split() == [customer.address]
 
 
 def test_journey__cancelled_while_queued__costs_nothing(
