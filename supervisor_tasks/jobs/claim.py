@@ -83,9 +83,10 @@ def _numbers(demand: Demand) -> dict[str, int]:
 @exclusive("claim")
 def claim(context: WorkerContext) -> bool:
     """Look at the queues, and write one claim for each job, cancellation and top-up for
-    us. Their receipts show what each claim gave. Raises RpcUnavailableError,
-    LedgerUnavailableError, NoEstimateError, WalletEmptyError or TooDearError (a retry
-    helps), or WrongChainError.
+    us; of jobs at most CLAIM_BATCH, and as many as there is room for. Their receipts
+    show what each claim gave. Raises RpcUnavailableError, LedgerUnavailableError,
+    NoEstimateError, WalletEmptyError or TooDearError (a retry helps), or
+    WrongChainError.
     """
     chain = context.chain
     with reading_once(), chain_watched(context):

@@ -397,7 +397,7 @@ Event = (
 )
 
 # The names in the journal. The name of a class can change; a stored name changes only
-# by a migration.
+# by a migration. cli/timeline.py (EVENT_TEXTS) has words for each.
 STORED_NAMES: Mapping[type[Event], str] = {
     Claimed: "Claimed",
     ScriptFetched: "ScriptFetched",

@@ -42,7 +42,7 @@ def extend_time_limit(context: WorkerContext, job: Job) -> Event:
         context.slurm.cluster.set_time_limit(job.slurm_id, job.run_limit_min)
     if seen.phase is not Phase.WAITING or seen.size is None:
         return LimitApplied(job.run_limit_min)
-    put_back = _put_back(context, job, job.slurm_id, seen.size)
+    put_back = _put_back_in_slurm(context, job, job.slurm_id, seen.size)
     return LimitApplied(job.run_limit_min, put_back)
 
 
@@ -57,7 +57,9 @@ def _is_lower_already(job: Job, seen: JobRecord) -> bool:
     return seen.size.limit_min <= job.run_limit_min
 
 
-def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -> bool:
+def _put_back_in_slurm(
+    context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size
+) -> bool:
     """Put the job back to its paid size; True if it had more. The next look shows
     whether the job must be cancelled.
     """

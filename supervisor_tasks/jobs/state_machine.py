@@ -546,8 +546,8 @@ def _more_time_than_paid(job: Job, _: MoreThanPaid) -> Next:
 
 @on(MoreThanPaid, *IN_SLURM, when=_can_be_put_back)
 def _put_back(job: Job, _: MoreThanPaid) -> Next:
-    """`LimitApplied` counts the put-back. A look before the worker has put the job back
-    proves nothing against the owner.
+    """Have `extend_time_limit` put the job back in SLURM; `LimitApplied` counts that. A
+    look before the worker has put the job back proves nothing against the owner.
     """
     look = Effect(EffectKind.POLL_SLURM, LOOK_AFTER_S * 2**job.put_back)
     return replace(job, poll_count=0), (Effect(EffectKind.TOP_UP), look)

@@ -1,5 +1,6 @@
 """What a worker accepts from programs that can write to its broker: messages that are
-not compressed, and of the commands the questions, which change nothing.
+not compressed (celeryconfig.py takes JSON only), and of the commands the questions,
+which change nothing.
 
 Celery's workers obey broadcasts: shut down, stop consuming a queue, grow the pool,
 revoke a task. The project uses none of these, and a program that can write to Redis

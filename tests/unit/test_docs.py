@@ -367,7 +367,8 @@ def test_slurmrestd__how_many_long_tests_it_names__are_marked() -> None:
     ("page", "least"),
     [
         ("docs/architecture.md", 7),
-        ("docs/where.md", 60),
+        ("docs/where.md", 40),
+        ("docs/where-chain-and-fleet.md", 40),
         ("docs/how-to/change.md", 10),
     ],
 )

@@ -20,7 +20,8 @@ from tests.support.reference.source import in_words, meanings
 ABOUT = """`advance(job, event)` in `supervisor_tasks/jobs/state_machine.py` decides what an event makes of a job: the new
 state, and the effects that are left to do. [The life of a job](../explanation/job-lifecycle.md) describes it in order."""
 OVERVIEW = """A number is how many rules the event has in the state: the first one whose condition holds decides. A dash is
-an event that the state ignores by declaration."""
+an event that the state ignores by declaration. An event has the name under which the journal stores it (`STORED_NAMES`
+in `jobs/events.py`); its class may have another one."""
 RULE_TEXT = """Of each rule: the states in which it holds, its condition, the states that it can bring the job into (if it
 changes the state), and the effects that it can open."""
 PACKAGE = "supervisor_tasks.jobs."
