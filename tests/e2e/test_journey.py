@@ -2,6 +2,7 @@
 its end, over both ways to SLURM.
 """
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -318,6 +319,27 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     assert journal(grid, job_id).count("ToppedUp") == 1
     grid.chain.customers.cancel_job(customer, job_id)
     assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
+
+
+@only_ssh(OnlySsh.LOGIN_NODE)
+def test_worker__asked_to_end_in_a_submission__finishes_it_first(grid: Grid) -> None:
+    slow = grid.new_customer(shell="/bin/bash")  # noqa: S604  his login shell
+    (grid.users.home(slow.address) / ".bashrc").write_text("sleep 2\n")
+    job_ids = grid.submit_scripts(slow, "#!/bin/bash\ntrue\n", 3)
+    wait_until(
+        lambda: any("SubmitStarted" in journal(grid, job_id) for job_id in job_ids),
+        "a submission to begin",
+        60.0,
+    )
+    grid.processes.kill(grid.fleet.find("worker"), signal.SIGTERM)
+    journals = [journal(grid, job_id) for job_id in job_ids]
+    begun = [story for story in journals if "SubmitStarted" in story]
+    assert begun
+    assert all("Submitted" in story for story in begun)
+    grid.fleet.start_worker()
+    for job_id in job_ids:
+        assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+        assert journal(grid, job_id).count("SubmitStarted") == 1
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)
