@@ -1,4 +1,6 @@
-"""What a worker does before its first task, when it is ready, and at its end."""
+"""What a worker does before its first task, when it is ready, and at its end. Work that
+is under way ends before that: `goes_on` tells jobs/batch.py to lease nothing more.
+"""
 
 import gc
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Texts without secrets. Pure.
+"""Texts without secrets: config/logging.py hides them in every log line. Pure.
 
 A long secret is hidden everywhere. A short one can be a part of many other words, so it
 is hidden only where it is a whole word; one character is no secret.

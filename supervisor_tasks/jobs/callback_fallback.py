@@ -1,9 +1,10 @@
 """What plugins reported about a job that SLURM has forgotten, or whose end it has
 forgotten, and whether it can be true. Pure.
 
-Any program that reaches the port can call. A callback counts only if no better source
-is left, if it can be true, and if no other callback that can be true contradicts it. If
-two different ends can be true, the operator decides.
+Any program that reaches the port can call. At a site with a CALLBACK_KEY only proven
+callbacks come here (`evidence` in jobs/run_callbacks.py). A callback counts only if no
+better source is left, if it can be true, and if no other callback that can be true
+contradicts it. If two different ends can be true, the operator decides.
 """
 
 from collections.abc import Iterable

@@ -578,7 +578,8 @@ def _slurm_ended(job: Job, event: SlurmCompleted) -> Next:
 
 def _billed(job: Job, event: SlurmCompleted) -> Outcome:
     """The outcome with the seconds of all runs, and with the supervisor's reason if the
-    supervisor stopped the job.
+    supervisor stopped the job. A cancellation that comes when SLURM has ended the job
+    changes nothing.
     """
     elapsed_s = billed_s(
         job.limit_min, _earlier_runs_s(job, event), event.outcome.elapsed_s

@@ -178,6 +178,20 @@ def test_path__cancelled_after_it_ran__bills_what_it_used() -> None:
     assert [step.minutes for step in pending_reports(job)] == [0, 3]
 
 
+@pytest.mark.parametrize(
+    "events",
+    [
+        (CancelRequested(), SlurmCompleted(FINISHED)),
+        (SlurmCompleted(FINISHED), CancelRequested()),
+    ],
+)
+def test_path__cancelled_as_slurm_ends_it__reports_and_bills_slurms_end(
+    events: tuple[Event, Event],
+) -> None:
+    job, _ = lived(*TO_RUNNING, *events)
+    assert pending_reports(job)[-1] == StatusUpdate(ChainStatus.FINISHED, 2, "", 0)
+
+
 def test_advance__script_never_to_be_had__fails_with_a_reason() -> None:
     job, _ = lived(ScriptUnavailable("NOT_FOUND"))
     assert job.outcome == Outcome(status=ChainStatus.FAILED, reason="NOT_FOUND")
