@@ -1,4 +1,6 @@
-"""Fetch: the script of a claimed job."""
+"""Fetch: the script of a claimed job. Which answers of the service are final:
+grid/job_definitions.py.
+"""
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.grid.job_definitions import (

@@ -1,5 +1,5 @@
 """What customers' jobs in SLURM show about job_submit.lua. A sweep sees these jobs,
-because it lists all jobs.
+because it lists all jobs. Which of them are not ours: `foreign` in snapshot.py.
 
 If slurmctld runs job_submit.lua, a customer has only the supervisor's jobs, and no
 comment shows a token.

@@ -3,7 +3,8 @@ five minutes.
 
 sshd trusts the authority (TrustedUserCAKeys), so the site needs no key that opens every
 account for ever. The signed key pair is only in this process's memory. sshd
-authenticates once: a connection outlives its certificate.
+authenticates once: a connection outlives its certificate. Where the worker's and the
+login node's clocks are further apart, sshd refuses new logins.
 """
 
 import io
