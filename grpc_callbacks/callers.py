@@ -25,7 +25,7 @@ class Proof(StrEnum):
 
     PROVEN = "proven"
     UNPROVEN = "unproven"  # the site has a key, and the caller did not use it
-    NO_KEY = "no key"  # the site has none: any caller may tell an end
+    NO_KEY = "no key"  # the site has none
 
 
 @dataclass(frozen=True, slots=True)

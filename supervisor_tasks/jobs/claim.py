@@ -83,8 +83,8 @@ def _numbers(demand: Demand) -> dict[str, int]:
 @exclusive("claim")
 def claim(context: WorkerContext) -> bool:
     """Look at the queues, and write one claim for each job, cancellation and top-up for
-    us; of jobs at most CLAIM_BATCH, and as many as there is room for. Their receipts
-    show what each claim gave. Raises RpcUnavailableError, LedgerUnavailableError,
+    us. At most CLAIM_BATCH of each are under way, and of jobs as many as there is room
+    for. Their receipts show what each claim gave. Raises RpcUnavailableError, LedgerUnavailableError,
     NoEstimateError, WalletEmptyError or TooDearError (a retry helps), or
     WrongChainError.
     """

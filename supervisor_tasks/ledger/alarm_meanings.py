@@ -210,7 +210,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
 }
 
 # While one of these is on, no new job is claimed: its reports could not be written or
-# paid for, or the job may not exist. The look at the next block claims again. A full
+# paid for, or the job may not exist. The next look at the contract claims again. A full
 # room (claims_full) and a SLURM that does not answer stop claims in jobs/claim.py.
 STOPS_CLAIMS = frozenset(
     {

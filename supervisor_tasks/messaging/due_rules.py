@@ -177,7 +177,8 @@ def _retention(state: LedgerState, settings: RuleSettings) -> bool:
     return state.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
 
 
-# The claim has no rule: indexer/new_blocks.py sends it when the contract has a job.
+# The claim has no rule: indexer/new_blocks.py and wallet/receipts.py send it when the
+# contract has something to claim.
 RULES = {
     "dispatch_due_effects": Rule(
         lambda state, _: state.undispatched or state.abandoned, 1.0

@@ -39,8 +39,8 @@ class End:
 # SLURM's own status, for any status of the script; squeue prints it, sacct prints 0:125
 OUT_OF_MEMORY_STATUS = 253
 
-# JOB STATE CODES of squeue(1), 22.05 to 25.11. These base states are end states.
-# plugins/spool.py has the same table for the hooks: change both.
+# JOB STATE CODES of squeue(1), 22.05 to 25.11. These base states are end states. What
+# the hooks make of them is in plugins/spool.py: change both.
 _ENDED = {
     "COMPLETED": End(ChainStatus.FINISHED, by_itself=True),
     "FAILED": End(ChainStatus.FAILED, by_itself=True),

@@ -1,6 +1,8 @@
 """What follows from what is offered and what the contract has."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from supervisor_tasks.provider.offer import (
     sorted_labels,
 )
 from supervisor_tasks.provider.registration_rules import (
+    BENCHMARK_KEY,
     LOOK_LASTS_S,
     MAX_TRIES,
     MEASURED_LASTS_S,
@@ -244,6 +247,16 @@ def test_benchmark_key__of_any_volume_that_a_plan_takes__is_kept(volume: str) ->
         chain(Offer((NODE,), PRICES, sorted_labels({"name": "here", label: "9.00"})))
     )
     assert found.kept_labels == {label: "9.00"}
+
+
+def test_benchmark_key__each_label_of_the_page__is_one_of_a_measurement() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("* `")]
+    labels = [label for line in lines for label in re.findall(r"`([^`]+)`", line)]
+    assert "compute.gflops" in labels
+    for label in labels:
+        whole = f"storage.<volume>{label}" if label.startswith(".") else label
+        assert BENCHMARK_KEY.fullmatch(whole.replace("<volume>", "home"))
 
 
 # --- measuring first, measuring after -------------------------------------------------
