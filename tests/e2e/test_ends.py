@@ -1,5 +1,6 @@
 """Each way in which SLURM ends a job, at a site without accounting: the status, the
-seconds and the exit status that follow, over both ways to SLURM.
+seconds and the exit status that follow, over both ways to SLURM. The time limit:
+test_journey.py, and test_without_login.py over slurmrestd.
 """
 
 import random
