@@ -84,9 +84,9 @@ def _numbers(demand: Demand) -> dict[str, int]:
 def claim(context: WorkerContext) -> bool:
     """Look at the queues, and write one claim for each job, cancellation and top-up for
     us. At most CLAIM_BATCH of each are under way, and of jobs as many as there is room
-    for. Their receipts show what each claim gave. Raises RpcUnavailableError, LedgerUnavailableError,
-    NoEstimateError, WalletEmptyError or TooDearError (a retry helps), or
-    WrongChainError.
+    for. Their receipts show what each claim gave. Raises RpcUnavailableError,
+    LedgerUnavailableError, NoEstimateError, WalletEmptyError or TooDearError (a retry
+    helps), or WrongChainError.
     """
     chain = context.chain
     with reading_once(), chain_watched(context):
