@@ -59,6 +59,13 @@ class _PlannedFault:
     on_arrival: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _PlannedInAnswer:
+    sent: int
+    at: int
+    fault: Fault
+
+
 class Proxy:
     """One address in front of one server. Threads may share it."""
 
@@ -71,6 +78,7 @@ class Proxy:
         self.delay_s = 0.0  # of every piece, in each direction
         self._fault: Fault | None = None
         self._planned: _PlannedFault | None = None
+        self._planned_in_answer: _PlannedInAnswer | None = None
         self._happened = threading.Event()
         self._open: set[asyncio.StreamWriter] = set()
         self._dropped: set[asyncio.StreamWriter] = set()
@@ -130,10 +138,26 @@ class Proxy:
 
         def arm() -> None:
             self._happened.clear()
+            self._planned_in_answer = None
             self._planned = _PlannedFault(
                 direction, self.passed[direction] + more_bytes, fault, on_arrival
             )
             self._apply_if_due(Direction(direction), b"")
+
+        self._call(arm)
+
+    def inject_in_answer(self, after_sent: int, at: int, fault: Fault) -> None:
+        """Begin the fault when `at` bytes have come back since more than `after_sent`
+        further bytes went to the server. So it lies in the answer to a request that
+        follows others, however long the answers to those are.
+        """
+
+        def arm() -> None:
+            self._happened.clear()
+            self._planned = None
+            self._planned_in_answer = _PlannedInAnswer(
+                self.passed[Direction.TO_SERVER] + after_sent, at, fault
+            )
 
         self._call(arm)
 
@@ -226,6 +250,7 @@ class Proxy:
                     drain.write(self._garbled(direction, piece))
                     await drain.drain()
                 self.passed[direction] += len(piece)
+                self._plan_if_sent()
                 self._apply_if_due(direction, b"")
         if drain.can_write_eof() and drain not in self._dropped:
             drain.write_eof()
@@ -250,6 +275,15 @@ class Proxy:
             else Fault.LOSE_TO_CLIENT
         )
 
+    def _plan_if_sent(self) -> None:
+        later = self._planned_in_answer
+        if later is not None and self.passed[Direction.TO_SERVER] > later.sent:
+            self._planned_in_answer = None
+            back = Direction.TO_CLIENT
+            self._planned = _PlannedFault(
+                back, self.passed[back] + later.at, later.fault, on_arrival=False
+            )
+
     def _apply_if_due(self, direction: Direction, arrived: bytes) -> None:
         planned = self._planned
         if planned is None or self.passed[planned.direction] < planned.passed:
@@ -259,7 +293,7 @@ class Proxy:
             self._happened.set()
 
     def _apply(self, fault: Fault | None) -> None:
-        self._planned, self._fault = None, fault
+        self._planned, self._planned_in_answer, self._fault = None, None, fault
         if fault is Fault.HANG:
             self._flows.clear()
         else:

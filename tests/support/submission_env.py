@@ -21,7 +21,7 @@ from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.slurm import Slurm
 from devgrid.cluster.slurmrestd import Slurmrestd, jwt_conf, new_jwt_key
 from devgrid.cluster.sshd import Sshd
-from devgrid.faults.network_proxy import Direction, Proxy
+from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
@@ -169,24 +169,36 @@ class SubmissionEnv:
         assert self.slurmrestd is not None
         return self.slurmrestd.address
 
-    def before_a_submission(
-        self, cluster: SlurmCluster, proxy: Proxy, direction: Direction
-    ) -> int:
-        """How many bytes pass the proxy before those of a submission: over slurmrestd,
-        those of the clock request.
+    def inject_in_submission(
+        self,
+        cluster: SlurmCluster,
+        proxy: Proxy,
+        direction: Direction,
+        at: int,
+        fault: Fault,
+    ) -> None:
+        """Begin the fault at this byte of the next submission, or of the answer to it:
+        over slurmrestd, behind the request for the clock. The length of the answer to
+        that is not known before, since it grows with each new kind of request that
+        slurmctld counts.
         """
         if isinstance(cluster, Cluster):
-            return 0
-        passed = proxy.passed[direction]
+            proxy.inject(direction, at, fault)
+            return
+        passed = proxy.passed[Direction.TO_SERVER]
         cluster.clock(CUSTOMER)
         # which the proxy does once it has counted all that it has passed on
         proxy.fault(None)
         wait_until(
-            lambda: proxy.passed[direction] > passed,
+            lambda: proxy.passed[Direction.TO_SERVER] > passed,
             "the bytes to be counted",
             PATIENCE_S,
         )
-        return proxy.passed[direction] - passed
+        clocks = proxy.passed[Direction.TO_SERVER] - passed
+        if direction is Direction.TO_SERVER:
+            proxy.inject(direction, clocks + at, fault)
+        else:
+            proxy.inject_in_answer(clocks, at, fault)
 
     def site(self, cluster: Cluster | RestCluster) -> WorkerContext:
         """The context of a worker of the slurm queue."""

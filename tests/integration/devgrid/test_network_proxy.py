@@ -105,6 +105,21 @@ def test_cut__at_a_byte__not_one_more_passes(
         assert receive(client, 5) == b"again"
 
 
+@pytest.mark.parametrize("before", [b"short", b"of any length"])
+def test_cut__in_the_answer_to_a_second_request__the_first_comes_back_whole(
+    proxy: Proxy, before: bytes
+) -> None:
+    with connect(proxy) as client:
+        proxy.inject_in_answer(len(before), 3, Fault.CUT)
+        client.sendall(before)
+        assert receive(client, len(before)) == before
+        client.sendall(b"0123456789")
+        proxy.wait_for_fault()
+        with pytest.raises(ConnectionResetError):
+            receive(client, 10)
+    assert proxy.passed[Direction.TO_CLIENT] == len(before) + 3
+
+
 def test_hang__is_silent_also_to_newcomers__and_goes_on_where_it_was(
     proxy: Proxy,
 ) -> None:

@@ -339,7 +339,6 @@ def behind_tls(
     [
         (Direction.TO_SERVER, 1),
         (Direction.TO_SERVER, IN_THE_SCRIPT),
-        # of the answer: that of the clock may have grown by some digits
         (Direction.TO_CLIENT, 40),
         (Direction.TO_CLIENT, 150),
     ],
@@ -351,11 +350,7 @@ def test_submission__tls_connection_ends_at_a_byte__one_job_and_its_whole_script
     with behind_tls(world) as (behind, proxy):
         job = world.new_job(behind, LONG, world.new_customer())
         behind.slurm.cluster.clock(CUSTOMER)
-        proxy.inject(
-            direction,
-            at + world.before_a_submission(behind.slurm.cluster, proxy, direction),
-            fault,
-        )
+        world.inject_in_submission(behind.slurm.cluster, proxy, direction, at, fault)
         world.carry_out(behind, job)
         assert "SubmitStarted" in world.journal(job)
         found = world.until_queued(behind, job)

@@ -169,11 +169,7 @@ def test_submission__connection_cut_at_a_byte__is_one_job_with_its_whole_script(
     at: int,
 ) -> None:
     job = world.new_job(site, LONG)
-    proxy.inject(
-        direction,
-        at + world.before_a_submission(site.slurm.cluster, proxy, direction),
-        Fault.CUT,
-    )
+    world.inject_in_submission(site.slurm.cluster, proxy, direction, at, Fault.CUT)
     world.carry_out(site, job)
     assert_submitted_once(world, site, job)
 
@@ -224,9 +220,8 @@ def test_submission__batch_of_one_customer_is_cut__each_job_is_submitted_once(
 ) -> None:
     """Those without an answer, and they alone, are looked for and submitted again."""
     jobs, others = [world.new_job(site) for _ in range(number)], slurm_ids(world)
-    before = world.before_a_submission(site.slurm.cluster, proxy, direction)
-    a_job_has_bytes = BYTES_OF_A_JOB[transport, direction]
-    proxy.inject(direction, before + int(share * number * a_job_has_bytes), Fault.CUT)
+    at = int(share * number * BYTES_OF_A_JOB[transport, direction])
+    world.inject_in_submission(site.slurm.cluster, proxy, direction, at, Fault.CUT)
     carry_out(site, *(world.effect_id(job) for job in jobs))
     known = site.ledger.jobs(jobs)
     assert {job.state for job in known.values()} <= {
