@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 
 GAPS = 9  # between the last heads; their median is the usual gap
-MANY_GAPS = 3.0  # this many usual gaps without a head are silence
-LEAST_SILENT_S = 2.0
+LATE_S = 2.0  # a head that comes so much later than usual is late: silence
 MAX_SILENT_S = 15.0
 BEHIND_S = 1.0  # how long the endpoints may show a higher head than was announced
 # the endpoints show a block soon after it is announced; further ahead is another chain
@@ -23,11 +22,8 @@ def silent_after_s(gaps_s: Iterable[float]) -> float:
     between the last heads.
     """
     gaps_s = list(gaps_s)
-    if gaps_s:
-        usual_s = median(gaps_s)
-    else:
-        usual_s = LEAST_SILENT_S
-    return min(max(MANY_GAPS * usual_s, LEAST_SILENT_S), MAX_SILENT_S)
+    usual_s = median(gaps_s) if gaps_s else 0.0
+    return min(usual_s + LATE_S, MAX_SILENT_S)
 
 
 class Announcements:

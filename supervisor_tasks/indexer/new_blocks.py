@@ -17,12 +17,12 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.chain import blocks
-from supervisor_tasks.chain.announcements import NOT_BEGUN, Announcements
+from supervisor_tasks.chain.announcements import AHEAD_BLOCKS, NOT_BEGUN, Announcements
 from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.chain.subscription import Subscription
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.jobs.claim import anything_to_claim
+from supervisor_tasks.jobs.claim import anything_to_claim, log_not_claiming
 from supervisor_tasks.jobs.events import ChainStatusObserved
 
 log = structlog.get_logger()
@@ -100,6 +100,7 @@ class NewBlocks:
         self._customers_read_to = -1
         self._looked_s = float("-inf")
         self._found = False
+        self._why_not_claiming = ""  # as it was logged last
         self._lock = threading.Lock()
         self._announcements = Announcements()
         self._logs: deque[dict[str, Any]] = deque(maxlen=MAX_LOGS)
@@ -147,7 +148,10 @@ class NewBlocks:
 
     def log(self, entry: dict[str, Any]) -> None:
         """The node announced a log of the contracts."""
-        self._log_block = max(self._log_block, int(entry["blockNumber"], 16))
+        block = int(entry["blockNumber"], 16)
+        # a block that is not there yet would count as news at each look until it is
+        if block <= max(self._head, self._announcements.number) + AHEAD_BLOCKS:
+            self._log_block = max(self._log_block, block)
         self._logs.append(entry)
         self._heads.announce()
 
@@ -218,9 +222,13 @@ class NewBlocks:
             self._head = head
         if not self._may_be_new(head):
             return
-        self._found = anything_to_claim(self._context, head)
+        look = anything_to_claim(self._context, head)
+        self._found = look.waiting
         self._looked_s = time.monotonic()
-        if self._found:
+        if look.why_not not in ("", self._why_not_claiming):
+            log_not_claiming(look.why_not)
+        self._why_not_claiming = look.why_not
+        if look.claimable:
             self._wake("claim")
         if head is not None and head != self._looked_at:
             self._find_new_customers(head)

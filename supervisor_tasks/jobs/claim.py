@@ -4,7 +4,7 @@ provider.
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -29,7 +29,6 @@ from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
-from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.wallet.gas import NoEstimateError
 from supervisor_tasks.wallet.wallet import Write
 
@@ -45,11 +44,24 @@ CALLS = {
 MORE_GAS = 20_000
 
 
-def anything_to_claim(context: WorkerContext, head: int | None = None) -> bool:
-    """Whether the contract has anything for us. Stores our permissions, how many jobs
-    wait to be claimed, and the chain's head if it is known; raises an alarm when the
-    chain or the wallet has a problem. Raises RpcUnavailableError or
-    LedgerUnavailableError (a retry helps), or WrongChainError.
+@dataclass(frozen=True, slots=True)
+class ClaimLook:
+    """What a look at the contract found. `waiting`: it has something for us.
+    `claimable`: the task has a claim to write. `why_not`: why no job may be claimed;
+    empty if one may, or if none waits.
+    """
+
+    waiting: bool
+    claimable: bool
+    why_not: str
+
+
+def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimLook:
+    """Whether the contract has anything for us, and whether it may be claimed now.
+    Stores our permissions, how many jobs wait to be claimed, and the chain's head if it
+    is known; raises an alarm when the chain or the wallet has a problem, or when there
+    is no room. Raises RpcUnavailableError or LedgerUnavailableError (a retry helps), or
+    WrongChainError.
     """
     readings = dict[str, int]()
     if head is not None:
@@ -63,12 +75,13 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> bool:
     ):
         demand = context.chain.contract.demand()
         readings[CLAIMABLE] = demand.claimable
-        wallet_watched(context, demand)
+        alarms = wallet_watched(context, demand)
         _record_registration(context, demand.permission)
-        _end_refusals(context.ledger, _numbers(demand))
-        if not demand.claimable:
-            context.ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
-    return any(_numbers(demand).values())
+        numbers = _numbers(demand)
+        _end_refusals(context.ledger, numbers)
+        room = _room(context, demand, alarms)
+    wanted = numbers | {"claim": room.places}
+    return ClaimLook(any(numbers.values()), any(wanted.values()), room.why_not)
 
 
 def _numbers(demand: Demand) -> dict[str, int]:
@@ -94,7 +107,10 @@ def claim(context: WorkerContext) -> bool:
         alarms = wallet_watched(context, demand)
         _record_registration(context, demand.permission)
         wanted = _numbers(demand)
-        wanted["claim"] = min(demand.claimable, _room(context, demand, alarms))
+        room = _room(context, demand, alarms)
+        wanted["claim"] = min(demand.claimable, room.places)
+        if room.why_not:
+            log_not_claiming(room.why_not)
         _end_refusals(context.ledger, wanted)
         asked = {purpose: number for purpose, number in wanted.items() if number}
         allowed = {
@@ -175,34 +191,39 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
     ]
 
 
-def _room(context: WorkerContext, demand: Demand, alarms: set[str]) -> int:
+def log_not_claiming(why_not: str) -> None:
+    """Log that jobs wait which may not be claimed."""
+    log.info("not_claiming", because=why_not)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How many jobs may be claimed now; or why none may, though some wait."""
+
+    places: int = 0
+    why_not: str = ""
+
+
+def _room(context: WorkerContext, demand: Demand, alarms: set[str]) -> _Room:
     """How many jobs may be claimed now. Claims that are under way go on in any case."""
     ledger = context.ledger
     if not demand.claimable:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
-        return 0
+        return _Room()
     reasons: list[str] = [*sorted(alarms & STOPS_CLAIMS)]
     for switch in Switch:
         if ledger.switches.is_set(switch):
             reasons.append(switch)
     if reasons:
-        log.info("not_claiming", claimable=demand.claimable, because=reasons)
-        return 0
+        return _Room(why_not=", ".join(reasons))
     if not demand.permission.valid:
-        reason = "the grid has not approved this provider, or banned it"
-        log.info("not_claiming", claimable=demand.claimable, because=reason)
-        return 0
+        return _Room(why_not="the grid has not approved this provider, or banned it")
     if not slurm_is_healthy(ledger):
-        log.warning(
-            "slurm_not_answering",
-            claimable=demand.claimable,
-            last_answer_s=ledger.periodic_runs.age_s(SLURM_ANSWERED),
-        )
-        return 0
-    return _places(context, demand)
+        return _Room(why_not="SLURM does not answer")
+    return _places(context)
 
 
-def _places(context: WorkerContext, demand: Demand) -> int:
+def _places(context: WorkerContext) -> _Room:
     """How many more jobs have room. The ledger is asked for each customer's share only
     when the room may be full.
     """
@@ -210,25 +231,22 @@ def _places(context: WorkerContext, demand: Demand) -> int:
     jobs = ledger.count_in_states(WAITING)
     if jobs < chain.claim_max_waiting:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
-        return chain.claim_max_waiting - jobs
+        return _Room(chain.claim_max_waiting - jobs)
     waiting = _waiting_by_customer(ledger)
     room = Room(chain.claim_max_waiting, chain.claim_customer_share)
     places = room.left(waiting)
     if places:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
-        return places
-    reason = (
-        f"{jobs} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
-    )
-    log.info("not_claiming", claimable=demand.claimable, because=reason)
-    advice = "wait until some begin, or raise CLAIM_MAX_WAITING"
+        return _Room(places)
     ledger.alarms.on(
         AlarmName.CLAIMS_FULL,
         waiting=jobs,
         customers=room.largest_customers(waiting),
-        advice=advice,
+        advice="wait until some begin, or raise CLAIM_MAX_WAITING",
     )
-    return 0
+    return _Room(
+        why_not=f"at most {chain.claim_max_waiting} jobs may wait (CLAIM_MAX_WAITING)"
+    )
 
 
 def _waiting_by_customer(ledger: Ledger) -> dict[str, Waits]:

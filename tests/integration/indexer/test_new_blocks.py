@@ -27,7 +27,7 @@ from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, QUIET_S, NewBlocks
 from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import State
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.wallet.wallet import Write
@@ -43,6 +43,7 @@ from tests.support.wallet_harness import (
 PATIENCE_S = 10.0
 NEVER_S = 600.0  # between two looks: only what was announced can have been the cause
 OFTEN_S = 0.2
+FAR_OFF = {"blockNumber": hex(10**9), "address": "0x" + "0" * 40, "topics": []}
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,22 @@ def test_poll__no_subscription__wakes_the_claim_for_a_new_job(
         until(lambda: "claim" in woken.tasks, "the claim to be woken")
 
 
+def test_poll__claims_are_paused_while_a_job_waits__wakes_nothing_and_says_why_once(
+    fleet: ChainHarness, chain: Chain, provider: Account, logged: Entries
+) -> None:
+    woken = Woken()
+    new_blocks = NewBlocks(fleet.site, 0.0, woken)
+    scheduled_jobs(chain, provider, 1)
+    fleet.site.ledger.switches.set(Switch.CLAIMING_PAUSED)
+    for _ in range(3):
+        new_blocks.poll()
+    reasons = [entry["because"] for entry in logged if entry["event"] == "not_claiming"]
+    assert (woken.tasks, reasons) == ([], [Switch.CLAIMING_PAUSED])
+    fleet.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
+    new_blocks.poll()
+    assert woken.tasks == ["claim"]
+
+
 def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
     fleet: ChainHarness, chain: Chain, engine: Engine
 ) -> None:
@@ -186,7 +203,7 @@ def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(
     event.listen(
         engine, "before_cursor_execute", lambda *about: statements.append(about[2])
     )
-    assert not anything_to_claim(fleet.site)
+    assert not anything_to_claim(fleet.site).waiting
     # a tick a second
     asked = [
         statement for statement in statements if "INTO periodic_runs" not in statement
@@ -212,17 +229,21 @@ def test_subscription__a_new_block_and_no_polling__wakes_the_claim(
         until(lambda: "claim" in woken.tasks, "the claim to be woken")
 
 
+@pytest.mark.parametrize("lies", [False, True])
 def test_subscription__blocks_without_a_log__are_looked_at_every_few_seconds(
-    fleet: ChainHarness, chain: Chain, engine: Engine, proxy: Proxy
+    fleet: ChainHarness, chain: Chain, engine: Engine, proxy: Proxy, lies: bool
 ) -> None:
+    """Also if a log of a block was announced that the chain has not made."""
     looks_s = list[float]()
 
     def note(*about: object) -> None:
         if "INTO periodic_runs" in str(about[2]):  # one of each look
             looks_s.append(time.monotonic())
 
-    with watching(fleet, NEVER_S, f"ws://{proxy.address}"):
+    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (new_blocks, _):
         relied_on(fleet, chain)
+        if lies:
+            new_blocks.log(FAR_OFF)
         event.listen(engine, "before_cursor_execute", note)
 
         def looked() -> bool:

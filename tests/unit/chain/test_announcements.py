@@ -9,7 +9,7 @@ import pytest
 
 from supervisor_tasks.chain.announcements import (
     BEHIND_S,
-    LEAST_SILENT_S,
+    LATE_S,
     MAX_SILENT_S,
     NO_BLOCK,
     NOT_CONNECTED,
@@ -30,14 +30,17 @@ def announced(every_s: float, number: int = 10) -> Announcements:
 @pytest.mark.parametrize(
     ("gaps_s", "expected_s"),
     [
-        ([], MAX_SILENT_S if LEAST_SILENT_S * 3 > MAX_SILENT_S else 6.0),
-        ([0.01] * 9, LEAST_SILENT_S),
+        ([], LATE_S),
+        ([0.0] * 9, LATE_S),
         ([1.0] * 9, 3.0),
         ([1.0] * 8 + [3600.0], 3.0),
-        ([12.0] * 9, MAX_SILENT_S),
+        ([2.0] * 9, 4.0),
+        ([5.0] * 9, 7.0),
+        ([12.0] * 9, 14.0),
+        ([60.0] * 9, MAX_SILENT_S),
     ],
 )
-def test_silent_after_s__gaps_between_heads__is_three_usual_ones_within_bounds(
+def test_silent_after_s__gaps_between_heads__polling_takes_over_after_2_s_more(
     gaps_s: list[float], expected_s: float
 ) -> None:
     assert silent_after_s(gaps_s) == expected_s
