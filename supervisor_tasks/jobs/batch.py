@@ -114,14 +114,27 @@ class Batch:
                 log.warning("effect_lease_failed", kind=self._kind, error=repr(error))
                 failure = error
             if self._groups:
-                gathered = self._gather()
-                try:
-                    lost = self._recorder.record(gathered.outcomes, gathered.starts)
-                    self._finish(gathered, lost)
-                finally:
-                    self._release_bytes(gathered.items)
+                failure = self._record(self._gather()) or failure
         if failure is not None:
             raise failure
+
+    def _record(self, gathered: _Gathered) -> Exception | None:
+        """Record outcomes and starts. If the recorder itself fails, its error is
+        returned, and all of these count as under way no longer: their leases end at
+        their time. Otherwise no further effect of the kind would be carried out.
+        """
+        failure: Exception | None = None
+        lost: Sequence[OpenEffect] = []
+        try:
+            lost = self._recorder.record(gathered.outcomes, gathered.starts)
+        except Exception as error:
+            log.exception("effect_outcomes_not_recorded", kind=self._kind)
+            failure = error
+            for start in gathered.starts:
+                start.fail(error)
+        self._finish(gathered, lost)
+        self._release_bytes(gathered.items)
+        return failure
 
     def close(self) -> None:
         """Begin no more groups."""
@@ -157,10 +170,10 @@ class Batch:
         if may_be_more or self._is_full(max(map(len, groups))):
             self._asked = True  # more effects may be due
         for members in groups:
-            self._groups += 1
-            self._jobs |= {effect: job for job, effect in members}
             group = Group(self._context, members, self._start, self._answered)
             done = self._pool.submit(self._in_context, self._policy.carry_out, group)
+            self._groups += 1
+            self._jobs |= {effect: job for job, effect in members}
             done.add_done_callback(partial(self._ended, group, self._polls))
 
     def _with_jobs(self, effects: Sequence[OpenEffect]) -> Members:
@@ -169,12 +182,12 @@ class Batch:
         """
         try:
             jobs = self._context.ledger.jobs({effect.job_id for effect in effects})
+            return [(jobs[effect.job_id], effect) for effect in effects]
         except Exception as error:
             self._recorder.give_back(
                 [EffectOutcome(effect, error=error) for effect in effects]
             )
             raise
-        return [(jobs[effect.job_id], effect) for effect in effects]
 
     def _grouped(self, members: Members) -> list[Members]:
         if self._policy.group_size == 1:

@@ -50,6 +50,13 @@ class Start:
     events: Mapping[OpenEffect, Event]
     committed: "Future[Mapping[JobId, Job]]" = field(default_factory=Future)
 
+    def fail(self, error: Exception) -> None:
+        """Let the group that waits know that nothing was committed, unless it knows
+        that something was.
+        """
+        if not self.committed.done():
+            self.committed.set_exception(error)
+
 
 class OutcomeRecorder:
     """Records outcomes of effects of one kind. `jobs` has the jobs of the effects under
@@ -165,7 +172,7 @@ class OutcomeRecorder:
         error: Exception,
     ) -> None:
         for start in starts:
-            start.committed.set_exception(error)
+            start.fail(error)
         self.give_back(
             [EffectOutcome(outcome.effect, error=error) for outcome in outcomes]
         )

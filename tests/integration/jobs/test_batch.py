@@ -423,3 +423,42 @@ def test_lease_groups__a_group_ends_one_by_one__is_one_group_until_its_last(
     assert ledger.effects.lease_groups(16, 10) == []
     ledger.record(JobChange(first[9].job_id, SubmitRejected("no"), done=first[9]))
     assert len(ledger.effects.lease_groups(16, 10)) == 10
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError("and its text fails, too")
+
+
+def test_batch__the_recorder_itself_fails__later_ones_of_the_kind_are_carried_out(
+    ledger: Ledger, engine: Engine
+) -> None:
+    to_be_told(ledger, 1, logger=POISON)
+
+    def opened(address: str) -> grpc.Channel:
+        raise UnprintableError
+
+    site = WorkerContext(ledger, GridLogger(opened), None, None)
+    batch = Batch(site, EffectKind.NOTIFY_CUSTOMER)
+    with pytest.raises(ZeroDivisionError):
+        batch.run(lambda: True)
+    to_be_told(ledger, 2)
+    batch.run(lambda: True)
+    assert done(engine) == {job_id(2)}
+    batch.close()
+
+
+def test_batch__an_effect_without_its_job__is_given_back(ledger: Ledger) -> None:
+    to_be_told(ledger, 1)
+
+    def of_no_job(ledger: Ledger, most: int) -> list[OpenEffect]:
+        return [
+            replace(effect, subject=job_id(9))
+            for effect in ledger.effects.lease([EffectKind.NOTIFY_CUSTOMER], most)
+        ]
+
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER, of_no_job)
+    with pytest.raises(KeyError):
+        batch.run(lambda: True)
+    assert leased(ledger.engine) == 0
+    batch.close()
