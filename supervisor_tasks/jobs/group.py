@@ -15,10 +15,12 @@ Members = Sequence[tuple[Job, OpenEffect]]
 
 
 class CommandFullError(TransientError):
-    """The group's command takes no further script. A retry helps at once."""
+    """The group's command takes no further script, or has no time left for one. A
+    retry helps at once.
+    """
 
     def __init__(self) -> None:
-        super().__init__("the scripts before this one fill the command")
+        super().__init__("the jobs before this one filled the command")
 
 
 @dataclass(frozen=True, slots=True)

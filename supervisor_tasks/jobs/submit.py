@@ -51,7 +51,7 @@ from supervisor_tasks.monitoring.cluster_guard import (
     require_expected_cluster,
     require_not_held,
 )
-from supervisor_tasks.slurm.guarded_command import LoginClock
+from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError
 from supervisor_tasks.slurm.ssh import our_clock_s
@@ -212,6 +212,7 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
     cluster = group.context.slurm.cluster
     called_s = time.time()
     again = set[JobId]()
+    taken = list[JobId]()
     to_look_at = dict[JobId, SlurmId]()
     if cluster.submit_key:
         again = {job_id for job_id, request in begun.requests if request.number > 1}
@@ -228,6 +229,11 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
             customer=group.customer,
             **answer_fields,
         )
+        if isinstance(answer, int):
+            taken.append(job_id)
+        elif isinstance(answer, TooLateError) and taken:
+            # SLURM works, and took its time for the jobs before
+            answer = CommandFullError()
         if isinstance(answer, int) and job_id in again:
             to_look_at[job_id] = answer
         else:

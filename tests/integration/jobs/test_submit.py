@@ -174,6 +174,41 @@ def test_submission__connection_cut_at_a_byte__is_one_job_with_its_whole_script(
     assert_submitted_once(world, site, job)
 
 
+@only_ssh(OnlySsh.LOGIN_NODE)
+def test_submission__no_time_is_left_in_the_command__it_is_due_at_once_without_failing(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    """SLURM took jobs of the same command: it works, and the rest is no failure."""
+    jobs = [world.new_job(site) for _ in range(3)]
+    # the second call hangs; the customer runs it
+    calls = world.processes.folder / "sbatch-calls"
+    calls.mkdir()
+    calls.chmod(0o777)
+    sbatch = world.processes.folder / "hanging-sbatch"
+    sbatch.write_text(
+        f'#!/bin/sh\nmkdir {calls}/first || {{ trap "" TERM; while :; do sleep 0.1; done; }}\n'
+        'exec /usr/bin/sbatch "$@"\n'
+    )
+    sbatch.chmod(0o755)
+    cluster = replace(
+        over_ssh(site.slurm.cluster), paths=replace(PATHS, sbatch=str(sbatch))
+    )
+    slow = world.site(cluster)
+    carry_out(slow, *(world.effect_id(job) for job in jobs))
+    slow.ledger.holder.close()
+    by_state = {job.state: job_id for job_id, job in site.ledger.jobs(jobs).items()}
+    assert by_state.keys() == {State.QUEUED, State.SUBMITTING, State.READY}
+    with world.engine.connect() as connection:
+        row = connection.execute(
+            text(
+                "SELECT failing_since, last_error, due_at <= now() AS due"
+                " FROM effects WHERE id = :id"
+            ),
+            {"id": world.effect_id(by_state[State.READY])},
+        ).one()
+    assert (row.failing_since, row.last_error, row.due) == (None, None, True)
+
+
 def slurm_ids(world: SubmissionEnv) -> set[int]:
     shown = world.slurm.run(
         "squeue", "--noheader", "--states=all", "--format=%A"
