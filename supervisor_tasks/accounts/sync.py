@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 STREAM = "customers"
-MAX_ACCOUNTS = 200  # accounts that are made at a time
+# accounts that are made under one lease, which lasts 21 s for each
+MAX_ACCOUNTS = 20
 # the operator must change the settings of the worker or the directory
 REFUSED_AGAIN_S = 30.0
 # longer than the wait of a batch that is broken off, so that its other accounts come

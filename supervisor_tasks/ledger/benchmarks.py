@@ -80,10 +80,13 @@ _MEASURED = text(
 )
 _LAST_RESULTS = text(
     """
-    SELECT DISTINCT ON (benchmark) benchmark, stage, reason FROM benchmark_results
-    WHERE cluster = :cluster AND stage IN ('MEASURED', 'LEFT_OUT', 'FAILED')
-    AND benchmark IN (SELECT benchmark FROM benchmark_results WHERE run_id = :run)
-    ORDER BY benchmark, id DESC
+    SELECT last.benchmark, last.stage, last.reason
+    FROM (SELECT DISTINCT benchmark FROM benchmark_results WHERE run_id = :run) AS of_run
+    CROSS JOIN LATERAL (
+        SELECT benchmark, stage, reason FROM benchmark_results
+        WHERE cluster = :cluster AND benchmark = of_run.benchmark AND stage IN ('MEASURED', 'LEFT_OUT', 'FAILED')
+        ORDER BY id DESC LIMIT 1
+    ) AS last
     """
 )
 _HISTORY = text(

@@ -8,19 +8,38 @@ import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
 
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.driver import CONNECTING, process_name, unavailable
 
-# A thread holds at most two connections, a guard and a transaction. It holds three if
-# it also has the lock of the wallet or of the scan; only one thread of each exclusive
-# run can have that. Together: 16 threads, 6 more connections, and the holder's.
+# A task's thread holds at most two connections, a guard and a transaction. It holds
+# three if it also has the lock of the wallet or of the scan; only one thread of each
+# exclusive run can have that. 16 such threads and the holder's connection take 39. The
+# threads that carry out effects (48) hold one for the time of a statement, and wait for
+# their turn.
 CONNECTIONS = 40
+WAIT_FOR_CONNECTION_S = 30.0
 DATABASE_ERRORS = (DBAPIError, LedgerUnavailableError)
 RESTED_S = 1.0  # a connection that was used more recently is not pinged
+
+
+class _Pool(QueuePool):
+    """A pool whose connections are all in use for WAIT_FOR_CONNECTION_S raises
+    LedgerUnavailableError: the database hangs, and a retry helps.
+    """
+
+    def connect(self) -> PoolProxiedConnection:
+        try:
+            return super().connect()
+        except PoolTimeoutError as error:
+            raise LedgerUnavailableError(
+                f"the ledger's database: each of {self.size()} connections has been in"
+                f" use for {WAIT_FOR_CONNECTION_S:g} s"
+            ) from error
 
 
 def open_engine(
@@ -39,7 +58,9 @@ def open_engine(
     given = {"options": options} if options else {}
     engine = create_engine(
         url or database_url(settings),
+        poolclass=_Pool,
         pool_size=connections,
+        pool_timeout=WAIT_FOR_CONNECTION_S,
         max_overflow=0,
         # few connections do most of the work, and have prepared their statements
         pool_use_lifo=True,

@@ -102,10 +102,13 @@ CLOSE = text(
 
 _DUE_OF_OPENED = "parked_at IS NULL AND due_at <= now() + interval '20 milliseconds'"
 _DUE = f"cluster = :cluster AND done_at IS NULL AND {_DUE_OF_OPENED}"
+# MATERIALIZED: chosen once. A plan that chooses again for each row would take more than
+# the LIMIT, as the rows that it has locked are skipped the second time.
 _TAKE = """
+    WITH chosen AS MATERIALIZED ({chosen})
     UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
         lease_token = lease_token + 1
-    WHERE id IN ({chosen})
+    WHERE id IN (SELECT id FROM chosen)
     """
 
 

@@ -7,7 +7,10 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from devgrid.processes import wait_until
-from supervisor_tasks.ledger.database import RESTED_S, read_connection
+from supervisor_tasks.config.settings import Settings
+from supervisor_tasks.errors import LedgerUnavailableError
+from supervisor_tasks.ledger import database
+from supervisor_tasks.ledger.database import RESTED_S, open_engine, read_connection
 from tests.support.ledger import migrated
 
 
@@ -48,3 +51,19 @@ def test_asking__many_times__its_statement_stays_prepared(engine: Engine) -> Non
             text("SELECT statement FROM pg_prepared_statements")
         ).all()
     assert any("count(*) FROM jobs" in statement for statement in prepared)
+
+
+def test_connect__all_connections_hang__the_ledger_counts_as_unavailable(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "WAIT_FOR_CONNECTION_S", 0.1)
+    url = engine.url.render_as_string(hide_password=False)
+    small = open_engine(Settings(), connections=1, url=url)
+    with (
+        read_connection(small),
+        pytest.raises(LedgerUnavailableError, match="each of 1 connections"),
+    ):
+        read_connection(small)
+    with read_connection(small) as connection:
+        assert connection.scalar(text("SELECT 1")) == 1
+    small.dispose()
