@@ -2,8 +2,8 @@
 
 Beat sends most tasks again and again, and most of these find nothing to do. So the
 events of a task are held until it ends, or takes longer than HELD_S. After its end they
-are sent only if the task did something to a job or failed. Flower shows what happens to
-jobs, and not hundreds of ticks an hour.
+are sent only if the task did something to a job, was sent for jobs that its arguments
+name, or failed. Flower shows what happens to jobs, and not hundreds of ticks an hour.
 """
 
 import threading
@@ -25,6 +25,7 @@ ENDS = (SUCCEEDED, "task-failed", "task-rejected", "task-revoked")
 # green, and `state:JOB-FAILED` finds it.
 FAILED_JOB = "task-job-failed"
 NO_RESULT = (None, "", "None")
+NO_ARGUMENTS = (None, "", "()")
 # a task that runs longer is shown while it runs; the next heartbeat (every 2 s) sends
 # its held events
 HELD_S = 5.0
@@ -64,7 +65,8 @@ class HeldEvents:
             self._held[uuid].append((kind, self._stamped(fields)))
             return []
         held = self._held.pop(uuid)
-        if kind == SUCCEEDED and fields.get("result") in NO_RESULT:
+        did_nothing = kind == SUCCEEDED and fields.get("result") in NO_RESULT
+        if did_nothing and held[0][1].get("args") in NO_ARGUMENTS:
             return []
         return [*held, _shown(kind, fields)]
 

@@ -28,6 +28,15 @@ def test_events__tick_that_did_nothing__are_never_sent() -> None:
     assert sent(HeldEvents(), *events) == []
 
 
+def test_events__task_of_a_job_that_another_run_took__are_sent_with_the_job() -> None:
+    """A message that comes while the batch runs only makes it look again."""
+    held = HeldEvents()
+    held.sent_now(*received("1", "submit", f"('{JOB}',)"))
+    told = held.sent_now(*ended("1"))
+    assert [kind for kind, _ in told] == ["task-received", "task-succeeded"]
+    assert JOB in told[0][1]["args"]
+
+
 def test_events__tick_that_did_something__are_sent_at_its_end_with_their_own_times() -> (
     None
 ):
