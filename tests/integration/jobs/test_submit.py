@@ -175,7 +175,7 @@ def test_submission__connection_cut_at_a_byte__is_one_job_with_its_whole_script(
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_submission__no_time_is_left_in_the_command__it_is_due_at_once_without_failing(
+def test_submission__no_time_left_in_the_command__is_due_at_once_without_failing(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     """SLURM took jobs of the same command: it works, and the rest is no failure."""
