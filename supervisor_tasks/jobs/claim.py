@@ -184,7 +184,7 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
             log.warning("claim_would_revert", purpose=purpose, error=str(gas))
         return []
     claim_backoff.record_estimate_ok(context.ledger, purpose)
-    # All claims are alike: a random intent distinguishes them.
+    # All claims are alike: a random idempotency key tells them apart.
     return [
         Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS)
         for _ in range(number)

@@ -59,7 +59,7 @@ def report(context: WorkerContext) -> bool:
         jobs = context.ledger.jobs({effect.job_id for effect in effects})
         plans = {effect: _steps(jobs[effect.job_id], effect.kind) for effect in effects}
         missing = context.chain.wallet.missing(
-            [write.intent for write in chain.from_iterable(plans.values())]
+            [write.idempotency_key for write in chain.from_iterable(plans.values())]
         )
         reverted = _reverted(context, plans, missing)
         going_on = _without_hopeless(plans, reverted)
@@ -83,14 +83,19 @@ def _steps(job: Job, kind: EffectKind) -> list[Write]:
     """
     if kind is EffectKind.RETURN_JOB:
         return [
-            Write(_intent(job, "REFUSE"), "refuse", refuse_call(job.job_id), job.job_id)
+            Write(
+                _idempotency_key(job, "REFUSE"),
+                "refuse",
+                refuse_call(job.job_id),
+                job.job_id,
+            )
         ]
     steps = list[Write]()
     for update in pending_reports(job):
         name = update.status.name
         steps.append(
             Write(
-                _intent(job, name),
+                _idempotency_key(job, name),
                 f"report {name}",
                 report_call(job.job_id, update),
                 job.job_id,
@@ -99,9 +104,9 @@ def _steps(job: Job, kind: EffectKind) -> list[Write]:
     return steps
 
 
-def _intent(job: Job, name: str) -> str:
-    """The intent, once for each claim and job: after a reorganisation, a claim that is
-    mined again may give another job.
+def _idempotency_key(job: Job, name: str) -> str:
+    """The idempotency key, one for each claim and job: after a reorganisation, a claim
+    that is mined again may give another job.
     """
     return f"{job.claim_key}:{job.job_id}:{name}"
 
@@ -110,7 +115,7 @@ def _next_steps(plans: Plans, missing: set[str]) -> dict[OpenEffect, Write]:
     """The next step of each effect, without those whose transaction is under way."""
     found = dict[OpenEffect, Write]()
     for effect, steps in plans.items():
-        if steps and steps[0].intent in missing:
+        if steps and steps[0].idempotency_key in missing:
             found[effect] = steps[0]
     return found
 
@@ -128,12 +133,14 @@ def _reverted(
             refused_before[effect] = write
     if not refused_before:
         return {}
-    job_ids = {write.intent: write.job_id or "" for write in refused_before.values()}
+    job_ids = {
+        write.idempotency_key: write.job_id or "" for write in refused_before.values()
+    }
     times = context.chain.wallet.transactions.reverted(job_ids)
     return {
-        effect: times[write.intent]
+        effect: times[write.idempotency_key]
         for effect, write in refused_before.items()
-        if times.get(write.intent)
+        if times.get(write.idempotency_key)
     }
 
 
@@ -167,15 +174,15 @@ def _estimated(
     context: WorkerContext, plans: Plans, missing: set[str]
 ) -> tuple[Plans, dict[str, int], list[tuple[OpenEffect, RevertedError]]]:
     """The effects whose next step the contract accepts, the gas of these steps by
-    intent, and the effects whose next step it would refuse, with the reason. If the
-    node has no estimate for a step, only that effect is postponed.
+    idempotency key, and the effects whose next step it would refuse, with the reason.
+    If the node has no estimate for a step, only that effect is postponed.
     """
     accepted = dict(plans)
     gas = dict[str, int]()
     refused = list[tuple[OpenEffect, RevertedError]]()
     for effect, write, estimate in _estimates(context, plans, missing):
         if isinstance(estimate, int):
-            gas[write.intent] = estimate
+            gas[write.idempotency_key] = estimate
             continue
         del accepted[effect]
         if isinstance(estimate, RevertedError):
@@ -212,9 +219,11 @@ def _missing_writes(
     """The steps that are missing, with their gas."""
     writes = list[Write]()
     for write in chain.from_iterable(plans.values()):
-        if write.intent in missing:
+        if write.idempotency_key in missing:
             following_gas = FOLLOWING_GAS + GAS_PER_BYTE * len(write.data) // 2
-            writes.append(replace(write, gas=gas.get(write.intent, following_gas)))
+            writes.append(
+                replace(write, gas=gas.get(write.idempotency_key, following_gas))
+            )
     return writes
 
 
@@ -242,7 +251,7 @@ def _await_receipts(
     for effect, steps in plans.items():
         if effect in reverted:
             sent_again.append(effect)
-        elif steps and missing.isdisjoint(write.intent for write in steps):
+        elif steps and missing.isdisjoint(write.idempotency_key for write in steps):
             waiting.append(effect)
         else:
             sent.append(effect)

@@ -33,17 +33,17 @@ TRANSACTIONS = METADATA.tables["transactions"]
 MARGIN = 64
 
 # Opens the transactions again whose blocks were lost: they are sent again, and may have
-# another result. If one had reverted and a newer one has its intent, the older one
-# keeps its nonce, under an intent of its own.
+# another result. If one had reverted and a newer one has its idempotency key, the older
+# one keeps its nonce, under a key of its own.
 REOPEN = text(
     """
     UPDATE transactions SET state = 'SIGNED', block_number = NULL, block_hash = NULL, error = NULL, done_at = NULL,
         contested_at = NULL,
-        intent = CASE WHEN state = 'REVERTED' AND EXISTS (
+        idempotency_key = CASE WHEN state = 'REVERTED' AND EXISTS (
             SELECT FROM transactions AS newer
-            WHERE newer.cluster = transactions.cluster AND newer.intent = transactions.intent
+            WHERE newer.cluster = transactions.cluster AND newer.idempotency_key = transactions.idempotency_key
                 AND newer.id > transactions.id
-        ) THEN intent || '#' || nonce ELSE intent END
+        ) THEN idempotency_key || '#' || nonce ELSE idempotency_key END
     WHERE cluster = :cluster AND block_number > :fork AND state IN ('MINED', 'REVERTED')
     """
 )

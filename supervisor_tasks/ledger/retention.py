@@ -117,7 +117,7 @@ _LOOSE_TRANSACTIONS = text(
         WHERE cluster = :cluster AND job_id IS NULL AND done_at < now() - make_interval(days => :days) AND {_OVER}
             AND NOT EXISTS (
                 SELECT FROM facts WHERE facts.cluster = :cluster AND facts.name = '{REGISTRATION_RECORD.name}'
-                    AND facts.value::jsonb ->> 'intent' = transactions.intent
+                    AND facts.value::jsonb ->> 'idempotency_key' = transactions.idempotency_key
             )
         ORDER BY done_at LIMIT :most FOR UPDATE OF transactions SKIP LOCKED
     )

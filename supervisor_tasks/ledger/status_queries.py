@@ -615,8 +615,8 @@ TRANSACTIONS_BY = {
     "fee": "ORDER BY transactions.max_fee_wei DESC, id DESC",
 }
 _TRANSACTION = f"""
-    SELECT {_TRANSACTION_COLUMNS}, chain_id, address, intent, gas, priority_fee_wei::text AS priority_fee_wei, block_hash,
-        contested_at, gas_used, gas_price_wei::text AS gas_price_wei
+    SELECT {_TRANSACTION_COLUMNS}, chain_id, address, idempotency_key, gas, priority_fee_wei::text AS priority_fee_wei,
+        block_hash, contested_at, gas_used, gas_price_wei::text AS gas_price_wei
     FROM transactions WHERE cluster = :cluster AND (id = CAST(:number AS bigint) OR id IN (
         SELECT transaction_id FROM signatures WHERE hash LIKE CAST(:beginning AS text)
     )) ORDER BY id LIMIT 2"""  # noqa: S608

@@ -222,8 +222,8 @@ Table(
     Index("callbacks_unknown_job", "cluster", postgresql_where=text("unknown_job")),
 )
 
-# A write to the chain, stored signed before it is sent. An intent has at most one open
-# or mined transaction.
+# A write to the chain, stored signed before it is sent. An idempotency key has at most
+# one open or mined transaction.
 #
 # `hash`, `raw` and the fees are of the present signature, or of the one that was mined.
 # `contested_at` is when its nonce was first seen mined without it. `gas_used`,
@@ -240,7 +240,7 @@ Table(
     Column("nonce", BigInteger, nullable=False),
     Column("purpose", Text, nullable=False),
     Column("job_id", Text),
-    Column("intent", Text, nullable=False),
+    Column("idempotency_key", Text, nullable=False),
     Column("gas", BigInteger, nullable=False),
     Column("max_fee_wei", Numeric(78, 0), nullable=False),
     Column("priority_fee_wei", Numeric(78, 0), nullable=False),
@@ -259,9 +259,9 @@ Table(
     Column("done_at", TIME),
     UniqueConstraint("chain_id", "address", "nonce", name="transactions_nonce"),
     Index(
-        "transactions_intent",
+        "transactions_idempotency_key",
         "cluster",
-        "intent",
+        "idempotency_key",
         unique=True,
         postgresql_where=text("state NOT IN ('REVERTED', 'FOREIGN')"),
     ),

@@ -55,8 +55,8 @@ NONCE_FILLER = "fill"  # the purpose of a transaction that only uses up a nonce
 OPEN = ("SIGNED", "SENT")
 # at most
 COST_WEI = (TRANSACTIONS.c.gas * TRANSACTIONS.c.max_fee_wei).label("cost_wei")
-# states in which the intent is free for another transaction
-INTENT_FREE = ("REVERTED", "FOREIGN")
+# states in which the idempotency key is free for another transaction
+IDEMPOTENCY_KEY_FREE = ("REVERTED", "FOREIGN")
 MAX_ERROR_CHARS = 500  # characters of a node's answer that are kept
 ADDRESS_DIGITS = 40
 INT64_HEX_DIGITS = 66  # with 0x
@@ -77,7 +77,7 @@ _WRITTEN = (
     "nonce",
     "purpose",
     "job_id",
-    "intent",
+    "idempotency_key",
     "gas",
     "hash",
     "state",
@@ -228,7 +228,7 @@ class Sent:
 class Mined:
     """A transaction with its receipt. `hash` is of the signature that was mined.
     `given_up`: this signature does nothing (see Wallet.cancel_with_replacement), so the
-    intent is not done. `earned` is what the called contract paid to the sender, in the
+    write is not done. `earned` is what the called contract paid to the sender, in the
     smallest unit of credits. `gas_price_wei` is 0 if the node does not show it.
     """
 
@@ -317,45 +317,49 @@ class TransactionStore:
                 )
         return self._tag
 
-    def missing(self, intents: Sequence[str]) -> set[str]:
-        """The intents, out of these, that have no open or mined transaction."""
-        any_of = TRANSACTIONS.c.intent == func.any(bindparam("intents", list(intents)))
-        query = select(TRANSACTIONS.c.intent).where(
+    def missing(self, idempotency_keys: Sequence[str]) -> set[str]:
+        """Those of these idempotency keys that have no open or mined transaction."""
+        any_of = TRANSACTIONS.c.idempotency_key == func.any(
+            bindparam("idempotency_keys", list(idempotency_keys))
+        )
+        query = select(TRANSACTIONS.c.idempotency_key).where(
             TRANSACTIONS.c.cluster == self._cluster,
             any_of,
-            TRANSACTIONS.c.state.not_in(INTENT_FREE),
+            TRANSACTIONS.c.state.not_in(IDEMPOTENCY_KEY_FREE),
         )
         with read_connection(self._engine) as connection:
-            return set(intents) - set(connection.scalars(query))
+            return set(idempotency_keys) - set(connection.scalars(query))
 
-    def reverted(self, intents: Mapping[str, str]) -> dict[str, int]:
-        """How many transactions of each intent were mined and reverted. `intents`: the
-        job of each. Intents without one are left out.
+    def reverted(self, idempotency_keys: Mapping[str, str]) -> dict[str, int]:
+        """How many transactions of each idempotency key were mined and reverted.
+        `idempotency_keys`: the job of each. Keys without one are left out.
         """
         columns = TRANSACTIONS.c
         of_jobs = columns.job_id == func.any(
-            bindparam("job_ids", sorted(set(intents.values())))
+            bindparam("job_ids", sorted(set(idempotency_keys.values())))
         )
-        any_of = columns.intent == func.any(bindparam("intents", list(intents)))
-        query = select(columns.intent, func.count().label("times")).where(
+        any_of = columns.idempotency_key == func.any(
+            bindparam("idempotency_keys", list(idempotency_keys))
+        )
+        query = select(columns.idempotency_key, func.count().label("times")).where(
             columns.cluster == self._cluster,
             of_jobs,
             any_of,
             columns.state == "REVERTED",
         )
         with read_connection(self._engine) as connection:
-            rows = connection.execute(query.group_by(columns.intent))
+            rows = connection.execute(query.group_by(columns.idempotency_key))
             return dict(rows.all())
 
-    def fate(self, intent: str) -> TransactionStatus:
-        """What became of the transaction of an intent. A reverted or foreign
+    def fate(self, idempotency_key: str) -> TransactionStatus:
+        """What became of the transaction of an idempotency key. A reverted or foreign
         transaction counts as none.
         """
         columns = TRANSACTIONS.c
         query = select(columns.state, columns.block_number).where(
             columns.cluster == self._cluster,
-            columns.intent == intent,
-            columns.state.not_in(INTENT_FREE),
+            columns.idempotency_key == idempotency_key,
+            columns.state.not_in(IDEMPOTENCY_KEY_FREE),
         )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
@@ -524,8 +528,8 @@ class TransactionStore:
         self._mark_open(ids, contested_at=None)
 
     def mark_foreign(self, ids: Sequence[int]) -> None:
-        """Store that foreign transactions have the nonces of these. The intents of
-        these are free again.
+        """Store that foreign transactions have the nonces of these. The idempotency
+        keys of these are free again.
         """
         values = {
             "state": "FOREIGN",

@@ -110,8 +110,10 @@ def _situation(
     """
     offer, memory = context.offer, registrations.memory()
     last_transaction = TransactionStatus()
-    if memory.intent:
-        last_transaction = context.chain.wallet.transactions.fate(memory.intent)
+    if memory.idempotency_key:
+        last_transaction = context.chain.wallet.transactions.fate(
+            memory.idempotency_key
+        )
     on_chain = context.chain.contract.on_offer()
     cursor = context.ledger.cursors.of(CONTRACT_STREAM)
     if cursor is not None and on_chain.block < cursor[0]:
@@ -223,9 +225,9 @@ def _estimated(
     is not known.
     """
     assert decision.offer is not None  # noqa: S101  there is something to register
-    intent = f"{PURPOSE}:{decision.offer.digest}:{secrets.token_hex(8)}"
+    idempotency_key = f"{PURPOSE}:{decision.offer.digest}:{secrets.token_hex(8)}"
     write = Write(
-        intent,
+        idempotency_key,
         PURPOSE,
         register_call(decision.offer),
         to=context.chain.contract.addresses.providers,
@@ -243,11 +245,11 @@ def _send(
     decision: RegistrationDecision,
     write: Write,
 ) -> None:
-    """Send the registration. Its intent is stored before it is signed, and the try is
-    counted once it is signed.
+    """Send the registration. Its idempotency key is stored before it is signed, and
+    the try is counted once it is signed.
     """
     assert decision.offer is not None  # noqa: S101
-    memory = after_sending(situation, decision.offer, write.intent)
+    memory = after_sending(situation, decision.offer, write.idempotency_key)
     registrations.keep(replace(memory, tries=memory.tries - 1))
     context.chain.wallet.send([write])
     registrations.keep(memory)

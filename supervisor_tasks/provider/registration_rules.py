@@ -93,13 +93,13 @@ class TransactionStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationRecord:
     """What the ledger remembers. `sent` is the digest of the offer that was sent last,
-    by `intent`, for the `tries`th time, with the `operator` labels. `accepted` means
-    that this offer has been in force. `approved` is the digest of the offer that was
-    last seen in force; it is empty when that is over.
+    by `idempotency_key`, for the `tries`th time, with the `operator` labels.
+    `accepted` means that this offer has been in force. `approved` is the digest of the
+    offer that was last seen in force; it is empty when that is over.
     """
 
     sent: str = ""
-    intent: str = ""
+    idempotency_key: str = ""
     tries: int = 0
     accepted: bool = False
     operator: Mapping[str, str] = field(default_factory=dict)
@@ -547,7 +547,7 @@ def _turned_down(
 
 
 def after_sending(
-    situation: RegistrationInput, offer: Offer, intent: str
+    situation: RegistrationInput, offer: Offer, idempotency_key: str
 ) -> RegistrationRecord:
     """Return the memory after an offer was sent."""
     memory = situation.memory
@@ -557,7 +557,7 @@ def after_sending(
     return replace(
         memory,
         sent=offer.digest,
-        intent=intent,
+        idempotency_key=idempotency_key,
         tries=tries,
         accepted=False,
         operator=situation.operator,

@@ -1,8 +1,8 @@
 """What to do about a transaction that has no receipt. Pure.
 
 A missing answer, or a refusal in words, is never a reason to use another nonce. An
-intent may be written again only after the chain has mined another transaction with its
-nonce: another writer's, or our own one that does nothing.
+idempotency key may be used again only after the chain has mined another transaction
+with its nonce: another writer's, or our own one that does nothing.
 """
 
 from collections.abc import Sequence

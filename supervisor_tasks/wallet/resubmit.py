@@ -254,8 +254,8 @@ def _is_due(entry: Sent, action: PendingAction) -> bool:
 def _give_nonces_up(
     context: WorkerContext, plan: ResubmissionPlan, state: AccountState
 ) -> None:
-    """Free the intents whose nonce another writer's transaction used; they are written
-    again with another nonce.
+    """Free the idempotency keys whose nonce another writer's transaction used; their
+    writes are sent again with another nonce.
     """
     wallet, ledger = context.chain.wallet, context.ledger
     _store_conflicts(wallet.transactions, plan)

@@ -2,9 +2,9 @@
 sent.
 
 One writer at a time per (chain, address), under an advisory lock. Each write has an
-intent, a name that states what it is for. An intent that is open or mined is never
-written a second time. The ledger holds the bytes before the first node sees them, so
-that the same bytes can be sent again after any process dies.
+idempotency key, a name that states what it is for. A key with an open or mined
+transaction is never written a second time. The ledger holds the bytes before the first
+node sees them, so that the same bytes can be sent again after any process dies.
 """
 
 import time
@@ -98,7 +98,7 @@ class Write:
     means that the gas must be estimated, which finds a revert at no cost.
     """
 
-    intent: str
+    idempotency_key: str
     purpose: str
     data: str
     job_id: str | None = None
@@ -155,9 +155,9 @@ class Wallet:
 
     # --- new writes -------------------------------------------------------------------
 
-    def missing(self, intents: Sequence[str]) -> set[str]:
-        """The intents that have no open or mined transaction."""
-        return self.transactions.missing(intents)
+    def missing(self, idempotency_keys: Sequence[str]) -> set[str]:
+        """The idempotency keys that have no open or mined transaction."""
+        return self.transactions.missing(idempotency_keys)
 
     def estimate(self, writes: Sequence[Write]) -> list[Estimate]:
         """The gas that each write would use now, with a margin but no more than a block
@@ -176,10 +176,10 @@ class Wallet:
     def send(
         self, writes: Sequence[Write], most_open: Mapping[str, int] | None = None
     ) -> int:
-        """Sign, commit and broadcast the writes whose intent is new, with consecutive
-        nonces; returns how many. Each write needs its gas. No more of a purpose are
-        open then than `most_open` says, with those of other clusters that share the
-        wallet: they may have sent some since the caller counted. Raises
+        """Sign, commit and broadcast the writes whose idempotency key is new, with
+        consecutive nonces; returns how many. Each write needs its gas. No more of a
+        purpose are open then than `most_open` says, with those of other clusters that
+        share the wallet: they may have sent some since the caller counted. Raises
         RpcUnavailableError before anything is signed, WalletEmptyError when the balance
         did not pay for all writes, and TooDearError when a write costs more than the
         bound (the others are sent). Nothing that was signed is lost: the tracker sends
@@ -208,10 +208,10 @@ class Wallet:
         return len(new)
 
     def _new_writes(self, writes: Sequence[Write]) -> list[Write]:
-        """The writes whose intent has no open or mined transaction."""
-        intents = [write.intent for write in writes]
-        missing = self.missing(intents)
-        return [write for write in writes if write.intent in missing]
+        """The writes whose idempotency key has no open or mined transaction."""
+        idempotency_keys = [write.idempotency_key for write in writes]
+        missing = self.missing(idempotency_keys)
+        return [write for write in writes if write.idempotency_key in missing]
 
     def _within(
         self, most_open: Mapping[str, int], writes: Sequence[Write]
@@ -452,8 +452,8 @@ class Wallet:
         self, transactions: Sequence[Sent], market: Market, head: int
     ) -> None:
         """Replace transactions that no node takes by ones that do nothing, so that
-        later nonces can be mined. The intent stays taken until that transaction is
-        mined: if the first bytes are mined after all, they count.
+        later nonces can be mined. The idempotency key is not free until that
+        transaction is mined: if the first bytes are mined after all, they count.
         """
         signed = []
         for entry in transactions:
@@ -529,12 +529,12 @@ class Wallet:
             nonce, write.gas, write.to or self._contract, 0, data, price
         )
         about = {"address": self.address, "nonce": nonce, "gas": write.gas}
-        intent = {
+        purpose = {
             "purpose": write.purpose,
             "job_id": write.job_id,
-            "intent": write.intent,
+            "idempotency_key": write.idempotency_key,
         }
-        return {**about, **intent, **self._signed(fields)}
+        return {**about, **purpose, **self._signed(fields)}
 
     def _signed(self, fields: TransactionFields) -> dict[str, Any]:
         with crash_point(CrashPoint.SIGN):

@@ -236,7 +236,7 @@ def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_s
         with pytest.raises(TooDearError, match="WALLET_MAX_WEI_PER_TX"):
             fleet.wallet.send([large, *claims(2)])
         assert AlarmName.TRANSACTION_TOO_DEAR in fleet.alarms()
-        assert sorted(intent for (intent,) in fleet.rows("intent")) == [
+        assert sorted(key for (key,) in fleet.rows("idempotency_key")) == [
             "claim:0",
             "claim:1",
         ]

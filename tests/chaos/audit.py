@@ -449,18 +449,16 @@ def signed_bytes(evidence: Evidence) -> ItemResults:
             )
 
 
-@check("I6", "no intent was written twice")
-def one_write_an_intent(evidence: Evidence) -> ItemResults:
+@check("I6", "no idempotency key was written twice")
+def one_write_an_idempotency_key(evidence: Evidence) -> ItemResults:
     mined = {sent.hash for sent in evidence.transactions if sent.succeeded}
     hashes = {
-        "0x" + keccak(bytes(row["raw"])).hex(): row["intent"]
+        "0x" + keccak(bytes(row["raw"])).hex(): row["idempotency_key"]
         for row in evidence.ledger["transactions"]
     }
-    by_intent = Counter(
-        intent for tx_hash, intent in hashes.items() if tx_hash in mined
-    )
-    for intent, count in by_intent.items():
-        yield f"{intent} was mined {count} times" if count > 1 else None
+    by_key = Counter(key for tx_hash, key in hashes.items() if tx_hash in mined)
+    for key, count in by_key.items():
+        yield f"{key} was mined {count} times" if count > 1 else None
     times_claimed = Counter(claim.job_id for claim in evidence.claims)
     written = Counter(
         _purpose(sent)
@@ -494,7 +492,7 @@ def fates(evidence: Evidence) -> ItemResults:
             outcome = "MINED" if mined[0].succeeded else "REVERTED"
         else:
             outcome = "FOREIGN" if row["nonce"] in nonces_used else "not mined"
-        transaction = f"{row['intent']} (nonce {row['nonce']})"
+        transaction = f"{row['idempotency_key']} (nonce {row['nonce']})"
         yield (
             None
             if row["state"] == outcome

@@ -67,7 +67,7 @@ MEANING = {
     "nothing_left": LOST,
     "ran_once": DOUBLED,
     "no_twins": DOUBLED,
-    "one_write_an_intent": DOUBLED,
+    "one_write_an_idempotency_key": DOUBLED,
     "minutes": MINUTES,
     "paid": MINUTES,
     "ledger_figures": MINUTES,

@@ -543,7 +543,7 @@ DOCTORED: dict[str, list[Doctored]] = {
         lambda e: replace(e, next_nonce=2),
     ],
     "signed_bytes": [other_bytes],
-    "one_write_an_intent": [written_twice],
+    "one_write_an_idempotency_key": [written_twice],
     "fates": [
         lambda e: with_row(e, "transactions", state="SENT"),
         lambda e: with_row(e, "transactions", state="FOREIGN"),

@@ -35,7 +35,7 @@ _FILL = (
     INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, read_at)
     SELECT :cluster, {_JOB_ID}, n, 7, 61, 0, 'peer', CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
     f"""
-    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,
+    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, idempotency_key, gas, max_fee_wei,
         priority_fee_wei, raw, hash, state, block_number, block_hash, done_at)
     SELECT :cluster, 179188, {_ADDRESS}, n, 'report', {_JOB_ID}, 'claim:' || n, 21000, 1,
         1, '\\x00', {_JOB_ID}, CASE WHEN n <= :settled THEN 'MINED' ELSE 'SENT' END,

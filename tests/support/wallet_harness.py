@@ -140,7 +140,9 @@ class ChainHarness:
                 {"i": interval},
             )
 
-    def rows(self, columns: str = "nonce, intent, state") -> list[tuple[Any, ...]]:
+    def rows(
+        self, columns: str = "nonce, idempotency_key, state"
+    ) -> list[tuple[Any, ...]]:
         """The transactions of the ledger, by nonce."""
         with self.engine.connect() as connection:
             result = connection.execute(
@@ -188,7 +190,7 @@ def sign_again(wallet: Wallet) -> None:
 
 
 def claims(number: int, first: int = 0) -> list[Write]:
-    """So many claims, each with an intent of its own."""
+    """So many claims, each with an idempotency key of its own."""
     return [
         Write(f"claim:{n}", "claim", CLAIM.encode(), gas=GAS)
         for n in range(first, first + number)

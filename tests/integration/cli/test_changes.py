@@ -176,8 +176,8 @@ def benchmark_asked(ledger: Ledger) -> tuple[str, ...]:
 
 def open_transaction(ledger: Ledger) -> tuple[str, ...]:
     insert = """
-        INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei, priority_fee_wei,
-            raw, hash, state)
+        INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, idempotency_key, gas, max_fee_wei,
+            priority_fee_wei, raw, hash, state)
         VALUES ('here', 1, '0x1', 4, 'claim', 'i', 1, 1, 1, '', '0xbeef', 'SENT') RETURNING id"""
     with ledger.engine.begin() as connection:
         return (str(connection.scalar(text(insert))),)

@@ -359,7 +359,7 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
     assert "from 0014 to" in entry["change"]
     assert (refused.exit_code, "of a newer release" in refused.stderr) == (1, True)
     assert (
-        "after 0015, 0019, 0020, 0021, 0022, processes of the release before do not work"
+        "after 0015, 0019, 0020, 0021, 0022, 0030, processes of the release before do not work"
         in first.stderr
     )
     assert "stop them" not in second.stderr
@@ -726,7 +726,7 @@ def open_report(ledger: Ledger, job: JobId, nonce: int = 4) -> str:
     number.
     """
     insert = (
-        "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,"
+        "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, idempotency_key, gas, max_fee_wei,"
         " priority_fee_wei, raw, hash, state)"
         " VALUES ('here', 1, '0x1', :nonce, 'report FINISHED', :job, :hash, 1, 1, 1, '\\x00', :hash, 'SENT') RETURNING id"
     )
@@ -1936,7 +1936,7 @@ def test_tx_show__by_number_or_hash__has_all_signatures(
     with ledger.engine.begin() as connection:
         row = connection.scalar(
             text(
-                "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei,"
+                "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, idempotency_key, gas, max_fee_wei,"
                 " priority_fee_wei, raw, hash, state) VALUES ('here', 1, '0x1', 4, 'claim', 'i', 1, 1, 1, '\\x00', '0xbeef',"
                 " 'SENT') RETURNING id"
             )
@@ -1993,15 +1993,15 @@ def test_effect_list__kind_customer_since_sort_and_limit__narrow_and_order_it(
 
 def test_tx_list__by_state_and_age__only_those(run: Run, ledger: Ledger) -> None:
     query = """
-        INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei, priority_fee_wei,
-            raw, hash, state, created_at)
-        VALUES ('here', 1, '0x1', :n, 'claim', :intent, 1, :fee, 1, '', :intent, :state, now() - CAST(:age AS interval))"""
+        INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, idempotency_key, gas, max_fee_wei,
+            priority_fee_wei, raw, hash, state, created_at)
+        VALUES ('here', 1, '0x1', :n, 'claim', :key, 1, :fee, 1, '', :key, :state, now() - CAST(:age AS interval))"""
     rows = [(1, "MINED", "3 hours"), (2, "MINED", "1 minute"), (3, "SENT", "1 minute")]
     with ledger.engine.begin() as connection:
         for n, state, age in rows:
             values = {
                 "n": n,
-                "intent": f"claim:{n}",
+                "key": f"claim:{n}",
                 "state": state,
                 "age": age,
                 "fee": 30 - n if n != 2 else 1,
@@ -2033,7 +2033,7 @@ def test_tx_bump_and_cancel__open_transaction__ask_the_worker_that_has_the_key(
 ) -> None:
     with ledger.engine.begin() as connection:
         insert = (
-            "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei,"
+            "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, idempotency_key, gas, max_fee_wei,"
             " priority_fee_wei, raw, hash, state) VALUES ('here', 1, '0x1', :nonce, 'claim', :hash, 1, 1, 1, '\\x00',"
             " :hash, :state) RETURNING id"
         )

@@ -29,9 +29,9 @@ from tests.support.ledger import bring_to_queued, migrated
 PASSWORD = "operator:correct-horse-battery"
 EXPLORER = "https://explorer.example.org/tx/{hash}"
 TRANSACTION = """
-    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei, priority_fee_wei,
-        raw, hash, state)
-    VALUES ('here', 1, '0xab', 4, 'report FINISHED', :job_id, 'intent', 21000, 1, 1, '', '0x77', 'SENT')"""
+    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, idempotency_key, gas, max_fee_wei,
+        priority_fee_wei, raw, hash, state)
+    VALUES ('here', 1, '0xab', 4, 'report FINISHED', :job_id, 'key', 21000, 1, 1, '', '0x77', 'SENT')"""
 HOSTILE = "</td><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{ 7*7 }}"
 
 

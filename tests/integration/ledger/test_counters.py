@@ -216,7 +216,7 @@ def signed(nonce: int) -> dict[str, object]:
         "nonce": nonce,
         "purpose": "claim",
         "job_id": None,
-        "intent": f"claim:{nonce}",
+        "idempotency_key": f"claim:{nonce}",
         "gas": 100_000,
         "max_fee_wei": 20,
         "priority_fee_wei": 1,
@@ -331,7 +331,7 @@ MANY_JOBS = """
     FROM generate_series(1, 20000) AS n
 """
 MANY_TRANSACTIONS = """
-    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei, priority_fee_wei, raw,
-        hash, state)
+    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, idempotency_key, gas, max_fee_wei, priority_fee_wei,
+        raw, hash, state)
     SELECT 'here', 7, 'a', n, 'claim', n, 1, 1, 1, '', n, 'MINED' FROM generate_series(1, 20000) AS n
 """

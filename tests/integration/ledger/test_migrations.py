@@ -29,10 +29,13 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CALLBACKS_PURGED
+from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SWEEP_REQUESTED
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
-from supervisor_tasks.ledger.registrations import HARDWARE
+from supervisor_tasks.ledger.registrations import HARDWARE, REGISTRATION_RECORD
+from supervisor_tasks.ledger.transactions import TransactionStore
+from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from tests.support.ledger import claim, emptied, job_id, migrated
 
 JOB = job_id(1)
@@ -364,6 +367,45 @@ def test_subjects__accounts_of_the_version_before__are_effects_and_back(
     ledger.holder.close()
     with tables.engine.begin() as connection:
         connection.execute(text("DELETE FROM accounts"))
+
+
+RECORD: dict[str, Any] = {
+    "sent": "digest",
+    "tries": 2,
+    "operator": {"intent": "a label"},
+}
+
+
+def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger(
+    tables: Tables,
+) -> None:
+    tables.downgrade("0029")
+    tables.insert(
+        "transactions",
+        cluster="here",
+        chain_id=1,
+        address="0x1",
+        nonce=4,
+        purpose="claim",
+        intent="claim:4",
+        gas=1,
+        max_fee_wei=1,
+        priority_fee_wei=1,
+        raw=b"",
+        hash="0xbeef",
+        state="SENT",
+    )
+    record = {**RECORD, "intent": "register:1", "rejected": []}
+    tables.insert("facts", cluster="here", name=REGISTRATION_RECORD.name, value=record)
+    tables.upgrade("0030")
+    transactions = TransactionStore(tables.engine, "here", 1)
+    assert transactions.missing(["claim:4", "claim:5"]) == {"claim:5"}
+    facts = Facts(tables.engine, "here")
+    registration = facts.get(REGISTRATION_RECORD)
+    assert registration == RegistrationRecord(**RECORD, idempotency_key="register:1")
+    tables.downgrade("0029")
+    assert tables.rows("SELECT intent FROM transactions") == [("claim:4",)]
+    assert tables.rows("SELECT value::jsonb FROM facts") == [(record,)]
 
 
 # An autovacuum begins within a second, and needs as long for a page as for a thousand

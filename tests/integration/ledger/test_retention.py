@@ -51,9 +51,9 @@ OLD_JOB = """
 """
 TRANSACTION = """
     WITH written AS (
-        INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,
+        INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, idempotency_key, gas, max_fee_wei,
             priority_fee_wei, raw, hash, state, block_number, done_at)
-        VALUES (:cluster, 1, '0xp', :nonce, :purpose, :job, :intent, 1, 1, 1, '\\x00', :hash, :state, :block,
+        VALUES (:cluster, 1, '0xp', :nonce, :purpose, :job, :key, 1, 1, 1, '\\x00', :hash, :state, :block,
             CASE WHEN :state = 'SENT' THEN NULL ELSE now() - interval '401 days' END)
         RETURNING id, hash
     )
@@ -97,7 +97,7 @@ def transaction(
     }
     more = {
         "cluster": CLUSTER,
-        "intent": f"{purpose}:{nonce}",
+        "key": f"{purpose}:{nonce}",
         "hash": f"0x{purpose}{nonce}",
     }
     connection.execute(text(TRANSACTION), about | more)
@@ -229,7 +229,7 @@ def test_delete__old_transactions_without_a_job__all_but_the_registrations(
         transaction(connection, 5, "claim", block=FINAL)
         later_transaction(connection)
     Facts(engine, CLUSTER).set(
-        REGISTRATION_RECORD, RegistrationRecord(intent="register:4")
+        REGISTRATION_RECORD, RegistrationRecord(idempotency_key="register:4")
     )
     assert delete(engine).rows["transactions"] == 3  # one is of the job
     with engine.connect() as connection:

@@ -1,5 +1,5 @@
 """The wallet on a real chain and a real Postgres: signed and committed first, one
-transaction an intent, no gap.
+transaction an idempotency key, no gap.
 """
 
 import threading
@@ -101,9 +101,11 @@ def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
 def rows(engine: Engine) -> list[tuple[int, str, str]]:
     with engine.connect() as connection:
         found = connection.execute(
-            text("SELECT nonce, intent, state FROM transactions ORDER BY nonce")
+            text(
+                "SELECT nonce, idempotency_key, state FROM transactions ORDER BY nonce"
+            )
         )
-        return [(row.nonce, row.intent, row.state) for row in found]
+        return [(row.nonce, row.idempotency_key, row.state) for row in found]
 
 
 def claims(wallet: Wallet, number: int) -> list[Write]:
@@ -160,7 +162,7 @@ def test_send__n_claims__have_consecutive_nonces_and_events_in_receipts(
     }
 
 
-def test_send__intent_that_is_open__is_not_written_again(
+def test_send__idempotency_key_that_is_open__is_not_written_again(
     chain: Chain, provider: Account, wallet: Wallet, engine: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 2)
@@ -168,7 +170,7 @@ def test_send__intent_that_is_open__is_not_written_again(
     assert wallet.send(writes[:1]) == 1
     assert wallet.send(writes) == 1
     assert wallet.send(writes) == 0
-    assert [intent for _, intent, _ in rows(engine)] == ["claim:0", "claim:1"]
+    assert [key for _, key, _ in rows(engine)] == ["claim:0", "claim:1"]
 
 
 @contextmanager
@@ -240,7 +242,7 @@ def test_estimate__what_the_contract_would_refuse__costs_nothing_and_names_the_e
     )
 
 
-def test_mined__reverted__is_found_out_and_the_intent_may_be_written_again(
+def test_mined__reverted__is_found_out_and_the_key_may_be_used_again(
     chain: Chain, provider: Account, wallet: Wallet, engine: Engine
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
@@ -269,7 +271,7 @@ def test_nonce__another_program_used_the_wallet__goes_on_behind_it(
     scheduled_jobs(chain, provider, 3)
     wallet.send(claims(wallet, 1))
     chain.send(provider, "MetaScheduler", "claimNextJob")
-    wallet.send([replace(claims(wallet, 1)[0], intent="later")])
+    wallet.send([replace(claims(wallet, 1)[0], idempotency_key="later")])
     nonces = [nonce for nonce, _, _ in rows(engine)]
     assert nonces[1] == nonces[0] + 2
     assert all(result.success for result, _ in mined(wallet, chain))

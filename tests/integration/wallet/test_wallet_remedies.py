@@ -338,7 +338,7 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
         chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None
     ) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
-        fleet.wallet.send([replace(claims(1)[0], intent="never", gas=GAS + 1)])
+        fleet.wallet.send([replace(claims(1)[0], idempotency_key="never", gas=GAS + 1)])
         fleet.wallet.send(claims(1))
         chain.mine(5)
         for _ in range(3):
@@ -495,7 +495,7 @@ def test_balance__enough_for_some__those_are_sent(
     assert set(fleet.states()) == {"MINED"}
 
 
-def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
+def test_foreign_writer__took_our_nonce__the_key_is_free_and_used_again(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)

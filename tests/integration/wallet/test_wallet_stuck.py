@@ -329,12 +329,12 @@ def test_claim__refused_at_the_estimate__the_operator_is_called_a_minute_later(
 @pytest.mark.parametrize(
     "gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"]
 )
-def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_intent_freed(
+def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_key_freed(
     chain: Chain, fleet: ChainHarness, gas: int
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with gas_limit(chain, 8_000_000):
-        fleet.wallet.send([replace(claims(1)[0], intent="never", gas=gas)])
+        fleet.wallet.send([replace(claims(1)[0], idempotency_key="never", gas=gas)])
         fleet.wallet.send(claims(1))
         assert fleet.states() == ["SIGNED", "SENT"]
         settled(fleet)
@@ -555,7 +555,7 @@ def test_bump__at_the_bound__is_told_and_not_signed(
     settled(fleet)
 
 
-def test_cancel__requested__an_empty_transaction_is_mined_and_the_intent_freed(
+def test_cancel__requested__an_empty_transaction_is_mined_and_the_key_freed(
     chain: Chain, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)

@@ -593,7 +593,7 @@ def test_remembered__another_cluster_replaces_what_waits__was_not_turned_down(
 ) -> None:
     sent, others = offer(prices=DEARER), offer(operator={"name": "there"})
     memory = RegistrationRecord(
-        sent=sent.digest, intent="register:1", tries=1, approved=approved
+        sent=sent.digest, idempotency_key="register:1", tries=1, approved=approved
     )
     found = situation(
         chain(None, sent), memory=memory, last_transaction=MINED, prices=DEARER
@@ -732,7 +732,7 @@ def test_decide__what_was_registered_and_is_seen_so__is_not_registered_again(
         return
     assert decision.offer is not None
     assert not found.on_chain.banned
-    memory = after_sending(found, decision.offer, "intent")
+    memory = after_sending(found, decision.offer, "key")
     under_way = replace(
         found, memory=memory, last_transaction=TransactionStatus(open=True)
     )

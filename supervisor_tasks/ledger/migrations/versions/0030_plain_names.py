@@ -1,0 +1,54 @@
+"""Columns, indexes and keys of facts have the names of what they hold. Only names
+change.
+
+The whole fleet must be stopped, but for the reporter: no process of the version before
+finds the new columns. Each table is locked for a moment; the migration fails when
+another transaction holds one for longer.
+"""
+
+from alembic import op
+
+from supervisor_tasks.ledger.migrations.online import end_autovacuum
+
+revision = "0030"
+down_revision = "0029"
+branch_labels = None
+depends_on = None
+old_processes_work = False  # they write and read the old names
+
+COLUMNS = {"transactions": {"intent": "idempotency_key"}}
+INDEXES = {"transactions_intent": "transactions_idempotency_key"}
+# A fact whose value is a JSON object, the old key and the new one.
+KEYS = (("provider.registration_record", "intent", "idempotency_key"),)
+
+
+def _rename_index(old: str, new: str) -> None:
+    op.execute(f"ALTER INDEX {old} RENAME TO {new}")
+
+
+def _rename_key(fact: str, old: str, new: str) -> None:
+    op.execute(
+        f"UPDATE facts SET value = (value::jsonb - '{old}' || jsonb_build_object('{new}', value::jsonb -> '{old}'))::text"  # noqa: S608
+        f" WHERE name = '{fact}' AND value::jsonb ? '{old}'"
+    )
+
+
+def upgrade() -> None:
+    end_autovacuum(*sorted(COLUMNS))
+    for table, columns in COLUMNS.items():
+        for old, new in columns.items():
+            op.alter_column(table, old, new_column_name=new)
+    for old, new in INDEXES.items():
+        _rename_index(old, new)
+    for fact, old, new in KEYS:
+        _rename_key(fact, old, new)
+
+
+def downgrade() -> None:
+    for fact, old, new in KEYS:
+        _rename_key(fact, new, old)
+    for old, new in INDEXES.items():
+        _rename_index(new, old)
+    for table, columns in COLUMNS.items():
+        for old, new in columns.items():
+            op.alter_column(table, new, new_column_name=old)
