@@ -186,8 +186,10 @@ def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, object]:
     sent = ago(row["sent_at"], now)
     if not sent and state in OPEN:
         sent = "not yet"
-    if row["contested_at"]:
-        doubted = f"{ago(row['contested_at'], now)}: its nonce was mined without it"
+    if row["nonce_conflict_at"]:
+        doubted = (
+            f"{ago(row['nonce_conflict_at'], now)}: its nonce was mined without it"
+        )
     return {
         "transaction": str(row["id"]),
         "state": Cell(f"{state}: {STATES[state]}", STYLES.get(state, "")),

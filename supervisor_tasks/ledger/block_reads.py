@@ -38,7 +38,7 @@ MARGIN = 64
 REOPEN = text(
     """
     UPDATE transactions SET state = 'SIGNED', block_number = NULL, block_hash = NULL, error = NULL, done_at = NULL,
-        contested_at = NULL,
+        nonce_conflict_at = NULL,
         idempotency_key = CASE WHEN state = 'REVERTED' AND EXISTS (
             SELECT FROM transactions AS newer
             WHERE newer.cluster = transactions.cluster AND newer.idempotency_key = transactions.idempotency_key

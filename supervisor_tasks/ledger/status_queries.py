@@ -616,7 +616,7 @@ TRANSACTIONS_BY = {
 }
 _TRANSACTION = f"""
     SELECT {_TRANSACTION_COLUMNS}, chain_id, address, idempotency_key, gas, priority_fee_wei::text AS priority_fee_wei,
-        block_hash, contested_at, gas_used, gas_price_wei::text AS gas_price_wei
+        block_hash, nonce_conflict_at, gas_used, gas_price_wei::text AS gas_price_wei
     FROM transactions WHERE cluster = :cluster AND (id = CAST(:number AS bigint) OR id IN (
         SELECT transaction_id FROM signatures WHERE hash LIKE CAST(:beginning AS text)
     )) ORDER BY id LIMIT 2"""  # noqa: S608

@@ -226,7 +226,7 @@ Table(
 # one open or mined transaction.
 #
 # `hash`, `raw` and the fees are of the present signature, or of the one that was mined.
-# `contested_at` is when its nonce was first seen mined without it. `gas_used`,
+# `nonce_conflict_at` is when its nonce was first seen mined without it. `gas_used`,
 # `gas_price_wei` and `earned` are of the last receipt: what was paid for the gas, and
 # what the contract paid to the provider (in its smallest unit). They stay if a
 # reorganisation opens the transaction again.
@@ -255,7 +255,7 @@ Table(
     Column("earned", Numeric(78, 0)),
     Column("created_at", TIME, server_default=func.now(), nullable=False),
     Column("sent_at", TIME),
-    Column("contested_at", TIME),
+    Column("nonce_conflict_at", TIME),
     Column("done_at", TIME),
     UniqueConstraint("chain_id", "address", "nonce", name="transactions_nonce"),
     Index(

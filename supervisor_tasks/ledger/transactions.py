@@ -83,7 +83,7 @@ _WRITTEN = (
     "state",
     *PRESENT,
 )
-_VOID = ("done_at", "contested_at", "sent_at", "error")
+_VOID = ("done_at", "nonce_conflict_at", "sent_at", "error")
 _ADD = insert_rows(
     "transactions",
     _WRITTEN,
@@ -112,7 +112,7 @@ _CLOSE = text(
     """
     UPDATE transactions SET state = mined.state, block_number = mined.block_number, block_hash = mined.block_hash,
         hash = mined.hash, error = mined.error, gas_used = mined.gas_used, gas_price_wei = mined.gas_price_wei,
-        earned = mined.earned, contested_at = NULL, done_at = now(),
+        earned = mined.earned, nonce_conflict_at = NULL, done_at = now(),
         raw = signatures.raw, max_fee_wei = signatures.max_fee_wei, priority_fee_wei = signatures.priority_fee_wei
     FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS mined(id bigint, state text, block_number bigint, block_hash text,
         hash text, error text, gas_used bigint, gas_price_wei numeric, earned numeric)
@@ -151,7 +151,7 @@ def _open_transactions(*which: Any) -> Select[Any]:
             _age(func.coalesce(signed.signed_at, columns.created_at)).label(
                 "signed_age_s"
             ),
-            _age(columns.contested_at).label("nonce_conflict_age_s"),
+            _age(columns.nonce_conflict_at).label("nonce_conflict_age_s"),
         )
         .outerjoin(SIGNATURES, signed.hash == columns.hash)
         .where(of_chain, columns.state.in_(OPEN), *which)
@@ -520,12 +520,15 @@ class TransactionStore:
         with which transaction.
         """
         self._mark_open(
-            ids, contested_at=func.coalesce(TRANSACTIONS.c.contested_at, func.now())
+            ids,
+            nonce_conflict_at=func.coalesce(
+                TRANSACTIONS.c.nonce_conflict_at, func.now()
+            ),
         )
 
     def clear_nonce_conflict(self, ids: Sequence[int]) -> None:
         """Store that the nonces of these transactions are not mined after all."""
-        self._mark_open(ids, contested_at=None)
+        self._mark_open(ids, nonce_conflict_at=None)
 
     def mark_foreign(self, ids: Sequence[int]) -> None:
         """Store that foreign transactions have the nonces of these. The idempotency

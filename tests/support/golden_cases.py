@@ -782,7 +782,7 @@ def a_transaction(shown: Output, *, mined: bool = False) -> None:
         "created_at": ago(minutes=7),
         "sent_at": ago(minutes=7),
         "done_at": None,
-        "contested_at": None,
+        "nonce_conflict_at": None,
     }
     row = {
         **{

@@ -388,6 +388,7 @@ def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger
         nonce=4,
         purpose="claim",
         intent="claim:4",
+        contested_at="now",
         gas=1,
         max_fee_wei=1,
         priority_fee_wei=1,
@@ -400,11 +401,15 @@ def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger
     tables.upgrade("0030")
     transactions = TransactionStore(tables.engine, "here", 1)
     assert transactions.missing(["claim:4", "claim:5"]) == {"claim:5"}
+    (sent,) = transactions.open_transactions()
+    assert sent.nonce_conflict_age_s is not None
     facts = Facts(tables.engine, "here")
     registration = facts.get(REGISTRATION_RECORD)
     assert registration == RegistrationRecord(**RECORD, idempotency_key="register:1")
     tables.downgrade("0029")
-    assert tables.rows("SELECT intent FROM transactions") == [("claim:4",)]
+    assert tables.rows("SELECT intent, contested_at IS NULL FROM transactions") == [
+        ("claim:4", False)
+    ]
     assert tables.rows("SELECT value::jsonb FROM facts") == [(record,)]
 
 

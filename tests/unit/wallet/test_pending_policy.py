@@ -94,7 +94,7 @@ REMEDIES = [
     ("the nonce is mined", PENDING, 8, True, Action.VERIFY_NONCE),
     ("the nonce was mined a moment ago", replace(PENDING, nonce_conflict_age_s=0.5), 8, True, Action.VERIFY_NONCE),
     ("the nonce was mined a while ago", replace(PENDING, nonce_conflict_age_s=CERTAIN_S), 8, True, Action.NONCE_USED_ELSEWHERE),
-    ("it was contested and is not any more", replace(PENDING, nonce_conflict_age_s=99.0), 7, True, Action.WAIT),
+    ("its nonce was in conflict and is not any more", replace(PENDING, nonce_conflict_age_s=99.0), 7, True, Action.WAIT),
 ]  # fmt: skip
 
 

@@ -16,7 +16,9 @@ branch_labels = None
 depends_on = None
 old_processes_work = False  # they write and read the old names
 
-COLUMNS = {"transactions": {"intent": "idempotency_key"}}
+COLUMNS = {
+    "transactions": {"intent": "idempotency_key", "contested_at": "nonce_conflict_at"}
+}
 INDEXES = {"transactions_intent": "transactions_idempotency_key"}
 # A fact whose value is a JSON object, the old key and the new one.
 KEYS = (("provider.registration_record", "intent", "idempotency_key"),)
