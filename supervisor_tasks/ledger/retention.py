@@ -32,7 +32,7 @@ RUNS_KEPT = max(MAX_MEASURED, MAX_ENDED)
 # A reorganisation goes no deeper than the first block whose hash is kept. Without one,
 # nothing counts as final.
 _FINAL = "(SELECT min(number) FROM blocks WHERE cluster = :cluster)"
-_COLD = f"(jobs.state = 'SETTLED' OR jobs.state = 'REFUSED' AND jobs.chain_status < {ChainStatus.SCHEDULED:d})"
+_JOB_IS_FINAL = f"(jobs.state = 'SETTLED' OR jobs.state = 'REFUSED' AND jobs.chain_status < {ChainStatus.SCHEDULED:d})"
 _UNNAMED = """
     NOT EXISTS (SELECT FROM alarms WHERE cluster = :cluster AND strpos(details::text, jobs.job_id) > 0)
     AND NOT EXISTS (
@@ -52,7 +52,7 @@ _OVER = f"""
     )
 """  # noqa: S608  only constants
 _QUIET = f"""
-    {_COLD} AND jobs.last_event_block < {_FINAL} AND jobs.reorg_deadline_block IS NULL
+    {_JOB_IS_FINAL} AND jobs.last_event_block < {_FINAL} AND jobs.reorg_deadline_block IS NULL
     AND NOT EXISTS (
         SELECT FROM effects WHERE effects.cluster = jobs.cluster AND effects.job_id = jobs.job_id AND done_at IS NULL
     )

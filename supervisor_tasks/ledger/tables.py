@@ -86,7 +86,7 @@ Table(
         postgresql_where=text("reorg_deadline_block IS NOT NULL"),
     ),
     Index(
-        "jobs_cold_by_age",
+        "jobs_final_by_age",
         "cluster",
         "updated_at",
         "job_id",

@@ -27,7 +27,7 @@ SHORT = "#!/bin/bash\nsleep 1\n"
 JOBS = 40
 MAX_WAIT_S = 2.0
 LOOK_EVERY_S = 0.05
-HOT = ("jobs", "events", "effects", "callbacks", "transactions", "signatures")
+FLEET_TABLES = ("jobs", "events", "effects", "callbacks", "transactions", "signatures")
 NEXT = '''
 """All that a migration may do to the tables of a fleet."""
 
@@ -143,7 +143,7 @@ def test_upgrade__every_table_of_a_fleet_at_work__no_job_notices(
     )
     assert longest.seconds < MAX_WAIT_S
     assert parked(grid) == []
-    for table in HOT:
+    for table in FLEET_TABLES:
         assert rows(
             grid,
             f"SELECT count(*) AS number FROM {table} WHERE added = 'new'",  # noqa: S608

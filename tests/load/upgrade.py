@@ -29,7 +29,6 @@ PROMISED_S = 600.0  # for PROMISED_JOBS
 PROMISED_JOBS = 5_000_000
 MAX_WAIT_S = 2.0
 EVERY_S = 0.02
-HOT = "0xhot"
 CLUSTER = "main"
 
 _NUMBERS = "FROM generate_series(1, :jobs) AS n"
@@ -64,21 +63,21 @@ FILL = (
     """
     INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
         chain_block, chain_log_index, grid_logger_url, slurm_id, top_ups, cancel_requested, looks, message)
-    VALUES (:cluster, '0xhot', '0x0', '0x0', 'hot', '{}', 60, 'RUNNING', 3, CAST(:jobs AS bigint), 0, '', 0, '[]', false,
+    VALUES (:cluster, '0xlive', '0x0', '0x0', 'live', '{}', 60, 'RUNNING', 3, CAST(:jobs AS bigint), 0, '', 0, '[]', false,
         0, '')""",
     """
-    INSERT INTO effects (cluster, job_id, kind, due_at) VALUES (:cluster, '0xhot', 'fetch', now() + interval '1 day')""",
+    INSERT INTO effects (cluster, job_id, kind, due_at) VALUES (:cluster, '0xlive', 'fetch', now() + interval '1 day')""",
 )
 # What a fleet writes for every job. Each statement must work before, during and after
 # every migration.
 STATEMENTS = {
-    "jobs": "UPDATE jobs SET updated_at = now() WHERE cluster = 'main' AND job_id = '0xhot'",
-    "effects": "UPDATE effects SET attempts = attempts + 1 WHERE cluster = 'main' AND job_id = '0xhot' AND kind = 'fetch'"
+    "jobs": "UPDATE jobs SET updated_at = now() WHERE cluster = 'main' AND job_id = '0xlive'",
+    "effects": "UPDATE effects SET attempts = attempts + 1 WHERE cluster = 'main' AND job_id = '0xlive' AND kind = 'fetch'"
     " AND done_at IS NULL",
-    "events": "INSERT INTO events (cluster, job_id, name, details, state) VALUES ('main', '0xhot', 'SlurmWaiting', '{}', 'X')",
+    "events": "INSERT INTO events (cluster, job_id, name, details, state) VALUES ('main', '0xlive', 'SlurmWaiting', '{}', 'X')",
     "callbacks": "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
-    " SELECT 'main', '0xhot', 0, 4, COALESCE(max(duration_s), 0) + 1, 0, 'peer' FROM callbacks"
-    " WHERE cluster = 'main' AND job_id = '0xhot'",
+    " SELECT 'main', '0xlive', 0, 4, COALESCE(max(duration_s), 0) + 1, 0, 'peer' FROM callbacks"
+    " WHERE cluster = 'main' AND job_id = '0xlive'",
     "transactions": "UPDATE transactions SET error = 'seen' WHERE chain_id = 1 AND nonce = 3"
     " AND address = '0x' || repeat('3', 40)",
     "signatures": "INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)"

@@ -1,5 +1,5 @@
-"""No hot query reads a big table whole: their plans, in a ledger with a million settled
-jobs.
+"""No frequent query reads a big table whole: their plans, in a ledger with a million
+settled jobs.
 """
 
 import subprocess
@@ -269,7 +269,7 @@ def purge_unknown(ledger: Ledger) -> None:
     ledger.callbacks.purge_unknown()
 
 
-HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
+FREQUENT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "lease": lambda ledger, _: ledger.effects.lease([EffectKind.POLL_SLURM]),
     "forgotten": lambda ledger, _: ledger.effects.due_without_message(),
     "jobs": lambda ledger, _: ledger.jobs([RUNNING, JobId(f"0x{1:064x}")]),
@@ -438,12 +438,12 @@ def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
     assert verbs["DELETE"] >= 5 * OLD // retention.BATCH
 
 
-@pytest.mark.parametrize("name", HOT_QUERIES)
+@pytest.mark.parametrize("name", FREQUENT_QUERIES)
 def test_hot_query__with_a_million_settled_jobs__reads_only_what_it_needs(
     name: str, engine: Engine, ledger: Ledger, wallet: Wallet
 ) -> None:
     with plans(engine) as found:
-        HOT_QUERIES[name](ledger, wallet)
+        FREQUENT_QUERIES[name](ledger, wallet)
     assert found, "no statement was run"
     assert costly(found) == []
 

@@ -426,7 +426,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 ANOTHER = """
-    INSERT INTO jobs SELECT (jsonb_populate_record(jobs, '{"job_id"\\: "0xhot", "state"\\: "RUNNING"}')).*
+    INSERT INTO jobs SELECT (jsonb_populate_record(jobs, '{"job_id"\\: "0xlive", "state"\\: "RUNNING"}')).*
     FROM jobs WHERE job_id = :job
 """
 NONE = {"job": 0, "transaction": 0, "sweep": 0, "alarm_incident": 0, "benchmark_run": 0}

@@ -16,7 +16,7 @@ from tests.load.upgrade import STATEMENTS
 from tests.support.reference.source import parsed
 
 VERSIONS = sorted((Path(migrations.__file__).parent / "versions").glob("*.py"))
-HOT = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
+FLEET_TABLES = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
 CHANGE_NONE = {"create_table", "get_bind", "get_context"}  # of alembic's operations
 # a statement that locks all of a table, with the table
 LOCKING = re.compile(
@@ -32,34 +32,36 @@ AFTER_A_NAME = (
 FIRST = "0001_initial.py"  # makes the tables
 # dropped by the downgrade of what made it
 OWN_TABLES = {"0003_the_wallet.py": {"signatures"}}
-# migrations that may change hot tables, or tables that the source does not name, with
-# the reason
+# migrations that may change tables of a fleet, or tables that the source does not name,
+# with the reason
 STOPPED = {
     "0022_names.py": "renames only, each an instant's lock, while the fleet is stopped",
     "0030_plain_names.py": "the same",
 }
 
 
-def hot_changes(file: Path) -> list[str]:
-    """The changes that hold their locks on a hot table until the migration's end, or on
-    a table that is not named.
+def locking_changes(file: Path) -> list[str]:
+    """The changes that hold their locks on a table of a fleet until the migration's end,
+    or on a table that is not named.
     """
     module = parsed(file)
-    hot = HOT - OWN_TABLES.get(file.name, set())
+    tables = FLEET_TABLES - OWN_TABLES.get(file.name, set())
     constants = {
         ast.unparse(node.targets[0]): node.value
         for node in module.body
         if isinstance(node, ast.Assign)
     }
-    changes = [call for call in _operations(module) if _is_hot(call, hot, constants)]
+    changes = [
+        call for call in _operations(module) if _may_lock(call, tables, constants)
+    ]
     for call in _calls(module):
-        if _operation(call) == "execute" and _locks_hot(call, hot, constants):
+        if _operation(call) == "execute" and _locks_any(call, tables, constants):
             changes.append(call)
     return list(dict.fromkeys(map(ast.unparse, changes)))
 
 
-def _locks_hot(
-    call: ast.Call, hot: set[str], constants: Mapping[str, ast.expr]
+def _locks_any(
+    call: ast.Call, tables: set[str], constants: Mapping[str, ast.expr]
 ) -> bool:
     """Whether the SQL of a statement, also of a constant, holds a lock on all rows."""
     texts = list[str]()
@@ -67,7 +69,7 @@ def _locks_hot(
         for node in (argument, constants.get(ast.unparse(argument), argument)):
             texts += [text for text in _texts(node) if text]
     return any(
-        table.lower() in hot for text in texts for table in LOCKING.findall(text)
+        table.lower() in tables for text in texts for table in LOCKING.findall(text)
     )
 
 
@@ -102,7 +104,7 @@ def _operation(call: ast.Call) -> str:
     return ast.unparse(call.func).rpartition(".")[2]
 
 
-def _is_hot(call: ast.Call, hot: set[str], constants: Collection[str]) -> bool:
+def _may_lock(call: ast.Call, tables: set[str], constants: Collection[str]) -> bool:
     # SQL: rows, or what a constant of the module says
     if _operation(call) == "execute":
         return (
@@ -114,7 +116,7 @@ def _is_hot(call: ast.Call, hot: set[str], constants: Collection[str]) -> bool:
         for node in ast.walk(call)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    return bool(words & hot) or not isinstance(_table(call), ast.Constant)
+    return bool(words & tables) or not isinstance(_table(call), ast.Constant)
 
 
 def _table(call: ast.Call) -> ast.expr | None:
@@ -134,7 +136,7 @@ def _table(call: ast.Call) -> ast.expr | None:
     ids=lambda file: file.stem,
 )
 def test_migration__of_a_table_that_a_fleet_uses__is_made_online(file: Path) -> None:
-    assert (hot_changes(file) == []) is (file.name not in STOPPED)
+    assert (locking_changes(file) == []) is (file.name not in STOPPED)
 
 
 @pytest.mark.parametrize("name", STOPPED)
@@ -145,7 +147,7 @@ def test_migration__that_is_not_made_online__is_for_a_stopped_fleet(name: str) -
 def test_load_beside_migrations__its_statements__write_to_each_table_a_fleet_uses() -> (
     None
 ):
-    assert set(STATEMENTS) == HOT
+    assert set(STATEMENTS) == FLEET_TABLES
 
 
 def test_upgrade_page__tables_with_which_a_fleet_works_on__are_named() -> None:
@@ -187,7 +189,7 @@ def test_migration__that_is_not_made_online__is_found(
         "op.execute(SQL)",
     )
     file.write_text("\n".join([*safe, change]))
-    assert hot_changes(file) == [change]
+    assert locking_changes(file) == [change]
 
 
 def test_migrations__those_that_stop_old_processes__are_on_the_upgrade_page() -> None:

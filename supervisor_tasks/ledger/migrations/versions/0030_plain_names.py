@@ -19,7 +19,10 @@ old_processes_work = False  # they write and read the old names
 COLUMNS = {
     "transactions": {"intent": "idempotency_key", "contested_at": "nonce_conflict_at"}
 }
-INDEXES = {"transactions_intent": "transactions_idempotency_key"}
+INDEXES = {
+    "jobs_cold_by_age": "jobs_final_by_age",
+    "transactions_intent": "transactions_idempotency_key",
+}
 # A fact whose value is a JSON object, the old key and the new one.
 KEYS = (("provider.registration_record", "intent", "idempotency_key"),)
 
