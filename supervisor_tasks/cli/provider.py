@@ -120,9 +120,9 @@ def show_provider(
     shown.facts(facts_of(decision, stands))
     shown.title("offers")
     shown.table(OFFERS, _side_by_side(decision), now, wide=wide)
-    if decision["odd"]:
+    if decision["warnings"]:
         shown.title("look at")
-        shown.lines([[Cell(line, "yellow")] for line in decision["odd"]])
+        shown.lines([[Cell(line, "yellow")] for line in decision["warnings"]])
 
 
 def facts_of(

@@ -140,8 +140,8 @@ def parse_credits(text: str) -> int:
 
 
 def price_warnings(prices: Prices, reference: Prices) -> list[str]:
-    """Return a line for each odd price: at least a hundred times the usual one, or at
-    most a hundredth.
+    """Return a line for each price out of the expected range: at least a hundred times
+    the usual one, or at most a hundredth.
     """
     usual, warnings = reference.named(), list[str]()
     for name, wei in prices.named().items():

@@ -321,8 +321,8 @@ def _document(
     chain, offer, why = situation.on_chain, context.offer, decision.why
     if refusal is not None:
         why += f"; it would be refused: {refusal}"
-    odd = price_warnings(offer.prices, USUAL_PRICES)
-    odd += shadowed_labels(
+    warnings = price_warnings(offer.prices, USUAL_PRICES)
+    warnings += shadowed_labels(
         situation.machine_labels, offer.operator_labels, offer.labels_override
     )
     return {
@@ -331,7 +331,7 @@ def _document(
         "why": why,
         "measuring": situation.benchmarks.under_way,
         "registrar": situation.registrar and situation.registrar.cluster,
-        "odd": odd,
+        "warnings": warnings,
         "registered": _plain(chain.registered),
         "waiting": _plain(chain.waiting),
         "offered": _plain(decision.offer),

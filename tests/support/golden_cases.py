@@ -845,7 +845,7 @@ def a_provider(shown: Output) -> None:
         "decision": "wait",
         "why": "the nodes changed 40 s ago, and must stay the same for 300 s",
         "measuring": False,
-        "odd": [
+        "warnings": [
             "the price of a CPU is 1/100 of what other providers ask: CPU_PRICE_PER_MIN"
         ],
         **{"registered": registered, "waiting": None, "offered": offered},

@@ -33,7 +33,11 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SWEEP_REQUESTED
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
-from supervisor_tasks.ledger.registrations import HARDWARE, REGISTRATION_RECORD
+from supervisor_tasks.ledger.registrations import (
+    HARDWARE,
+    REGISTRATION,
+    REGISTRATION_RECORD,
+)
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from tests.support.ledger import claim, emptied, job_id, migrated
@@ -398,6 +402,13 @@ def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger
     )
     record = {**RECORD, "intent": "register:1", "rejected": []}
     tables.insert("facts", cluster="here", name=REGISTRATION_RECORD.name, value=record)
+    shown = {
+        "decision": "wait",
+        "why": "it would be refused: \x00",
+        "odd": ["a price"],
+        "offered": {"labels": {"odd": "1"}},
+    }
+    tables.insert("facts", cluster="here", name=REGISTRATION.name, value=shown)
     tables.upgrade("0030")
     transactions = TransactionStore(tables.engine, "here", 1)
     assert transactions.missing(["claim:4", "claim:5"]) == {"claim:5"}
@@ -406,11 +417,14 @@ def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger
     facts = Facts(tables.engine, "here")
     registration = facts.get(REGISTRATION_RECORD)
     assert registration == RegistrationRecord(**RECORD, idempotency_key="register:1")
+    warned = {name: value for name, value in shown.items() if name != "odd"}
+    assert facts.get(REGISTRATION) == warned | {"warnings": ["a price"]}
     tables.downgrade("0029")
     assert tables.rows("SELECT intent, contested_at IS NULL FROM transactions") == [
         ("claim:4", False)
     ]
-    assert tables.rows("SELECT value::jsonb FROM facts") == [(record,)]
+    stored = tables.rows("SELECT value FROM facts ORDER BY name")
+    assert [json.loads(value) for (value,) in stored] == [shown, record]
 
 
 # An autovacuum begins within a second, and needs as long for a page as for a thousand

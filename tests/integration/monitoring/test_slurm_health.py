@@ -297,7 +297,7 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
         "registered": None,
         "waiting": None,
         "offered": None,
-        "odd": [],
+        "warnings": [],
     }
     registrations = Registrations(site.ledger.facts)
     registrations.learn_status(RegistrationStatus.UNREGISTERED)

@@ -478,7 +478,7 @@ def test_register__measures_first__asks_for_one_run_and_registers_at_its_end(
     assert run.why == "new cooling"
 
 
-def test_register__odd_prices_and_labels_that_do_not_count__tells_of_both(
+def test_register__unusual_prices_and_labels_that_do_not_count__warns_of_both(
     play: RegistrationScenario,
 ) -> None:
     play.chain.register_provider(play.provider, NODES, ChainPrices(), {"cpu": "epyc"})
@@ -487,9 +487,9 @@ def test_register__odd_prices_and_labels_that_do_not_count__tells_of_both(
         METASCHEDULER_LABELS="cpu=fast",
     )
     play.look()
-    odd = play.told()["odd"]
-    assert "the gpu price is 8500 credits a minute; usual are 8.5" in odd[0]
-    assert "LABELS_OVERRIDE=cpu" in odd[1]
+    warnings = play.told()["warnings"]
+    assert "the gpu price is 8500 credits a minute; usual are 8.5" in warnings[0]
+    assert "LABELS_OVERRIDE=cpu" in warnings[1]
     assert play.chain.providers.waiting(play.provider.address).labels == (
         ("cpu", "epyc"),
     )

@@ -76,7 +76,7 @@ def test_usual_prices__in_credits__are_8_5_and_0_95_and_0_00008() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu_wei", "odd"),
+    ("cpu_wei", "is_warned"),
     [
         (95 * 10**18, True),
         (95 * 10**18 - 1, False),
@@ -86,15 +86,15 @@ def test_usual_prices__in_credits__are_8_5_and_0_95_and_0_00008() -> None:
         (95 * 10**16, False),
     ],
 )
-def test_far_off__a_hundred_times_the_usual_price_or_a_hundredth__is_odd(
-    cpu_wei: int, odd: bool
+def test_far_off__a_hundred_times_the_usual_price_or_a_hundredth__is_warned(
+    cpu_wei: int, is_warned: bool
 ) -> None:
     found = price_warnings(
         Prices(USUAL_PRICES.gpu_wei_per_min, cpu_wei, USUAL_PRICES.mem_wei_per_min),
         USUAL_PRICES,
     )
     assert [line.partition(" price")[0] for line in found] == (
-        ["the cpu"] if odd else []
+        ["the cpu"] if is_warned else []
     )
 
 

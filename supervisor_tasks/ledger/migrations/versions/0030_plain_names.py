@@ -6,6 +6,9 @@ finds the new columns. Each table is locked for a moment; the migration fails wh
 another transaction holds one for longer.
 """
 
+import json
+
+import sqlalchemy as sa
 from alembic import op
 
 from supervisor_tasks.ledger.migrations.online import end_autovacuum
@@ -24,7 +27,14 @@ INDEXES = {
     "transactions_intent": "transactions_idempotency_key",
 }
 # A fact whose value is a JSON object, the old key and the new one.
-KEYS = (("provider.registration_record", "intent", "idempotency_key"),)
+KEYS = (
+    ("provider.registration_record", "intent", "idempotency_key"),
+    ("provider.registration", "odd", "warnings"),
+)
+FACTS = sa.text("SELECT cluster, value FROM facts WHERE name = :fact")
+SET = sa.text(
+    "UPDATE facts SET value = :value WHERE cluster = :cluster AND name = :fact"
+)
 
 
 def _rename_index(old: str, new: str) -> None:
@@ -32,10 +42,15 @@ def _rename_index(old: str, new: str) -> None:
 
 
 def _rename_key(fact: str, old: str, new: str) -> None:
-    op.execute(
-        f"UPDATE facts SET value = (value::jsonb - '{old}' || jsonb_build_object('{new}', value::jsonb -> '{old}'))::text"  # noqa: S608
-        f" WHERE name = '{fact}' AND value::jsonb ? '{old}'"
-    )
+    connection = op.get_bind()
+    # not by jsonb, which takes no NUL: a node's message in a value can have one
+    for cluster, stored in connection.execute(FACTS, {"fact": fact}).all():
+        renamed = {
+            new if name == old else name: value
+            for name, value in json.loads(stored).items()
+        }
+        values = {"fact": fact, "cluster": cluster, "value": json.dumps(renamed)}
+        connection.execute(SET, values)
 
 
 def upgrade() -> None:
