@@ -32,7 +32,7 @@ from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
-from supervisor_tasks.ledger.reconciliations import Sweeps
+from supervisor_tasks.ledger.reconciliations import Reconciliations
 from supervisor_tasks.ledger.status_queries import Overview, StatusSummary
 from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.monitoring.health import periodic_work, problems
@@ -132,9 +132,9 @@ class CliContext:
         return Overview(self._engine, self.settings.cluster_name)
 
     @cached_property
-    def sweeps(self) -> Sweeps:
-        """The sweeps and the requests for a sweep."""
-        return Sweeps(self._engine, self.settings.cluster_name)
+    def reconciliations(self) -> Reconciliations:
+        """The reconciliations and the requests for one."""
+        return Reconciliations(self._engine, self.settings.cluster_name)
 
     @cached_property
     def blocks(self) -> Blocks:

@@ -16,7 +16,7 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Column, View, span
 from supervisor_tasks.cli.wording import counted, listed
-from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
 
 POLL_S = 0.2
@@ -98,17 +98,17 @@ def run(
     open_jobs = sum(cli.overview.snapshot().jobs.values())
     will = f"{open_jobs} open jobs will be compared with the contract and SLURM, and what differs will be mended"
     with cli.change("sweep run", "all open jobs", will, yes=yes, reason=reason):
-        asked_at = cli.sweeps.ask(reason or "the operator")
+        asked_at = cli.reconciliations.ask(reason or "the operator")
     _show(cli, _begun_after(cli, asked_at, wait_s), output)
 
 
-def _begun_after(cli: CliContext, asked_at: datetime, wait_s: float) -> Swept:
+def _begun_after(cli: CliContext, asked_at: datetime, wait_s: float) -> Reconciliation:
     """Wait for a sweep that began after the request; an earlier one has not seen what
     it is about. Raises CommandError.
     """
     deadline = time.monotonic() + wait_s
     while True:
-        for found in cli.sweeps.last():
+        for found in cli.reconciliations.last():
             if found.begun_at >= asked_at:
                 return found
         if time.monotonic() > deadline:
@@ -138,7 +138,7 @@ def list_(
 
     def rows() -> list[dict[str, Any]]:
         begin = cli.begin_of(younger)
-        sweeps = cli.sweeps.last(limit)
+        sweeps = cli.reconciliations.last(limit)
         return [
             form(sweep) for sweep in sweeps if begin is None or sweep.begun_at >= begin
         ]
@@ -166,12 +166,12 @@ def show(
     cli.shown.repeated(lambda: _show(cli, _found(cli, sweep), output), watch)
 
 
-def _found(cli: CliContext, sweep: int | None) -> Swept:
+def _found(cli: CliContext, sweep: int | None) -> Reconciliation:
     """Return the sweep of this number, or the last one. Raises CommandError."""
     if sweep is None:
-        found = cli.sweeps.last()
+        found = cli.reconciliations.last()
     else:
-        found = cli.sweeps.numbered(sweep)
+        found = cli.reconciliations.numbered(sweep)
     if found:
         return found[0]
     raise CommandError(
@@ -179,7 +179,7 @@ def _found(cli: CliContext, sweep: int | None) -> Swept:
     )
 
 
-def _show(cli: CliContext, sweep: Swept, output: Format) -> None:
+def _show(cli: CliContext, sweep: Reconciliation, output: Format) -> None:
     cli.shown.one(
         _row(sweep),
         sweep.id,
@@ -189,7 +189,7 @@ def _show(cli: CliContext, sweep: Swept, output: Format) -> None:
 
 
 def show_sweep(
-    shown: Output, sweep: Swept, now: datetime, *, wide: bool = False
+    shown: Output, sweep: Reconciliation, now: datetime, *, wide: bool = False
 ) -> None:
     """Print what a sweep looked at, found and did."""
     shown.facts(facts_of(sweep, now))
@@ -201,7 +201,7 @@ def show_sweep(
         )
 
 
-def facts_of(sweep: Swept, now: datetime) -> dict[str, str]:
+def facts_of(sweep: Reconciliation, now: datetime) -> dict[str, str]:
     """Return the values that a sweep has only once; a report of another release may
     lack some.
     """
@@ -289,11 +289,11 @@ def _reasons(errors: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {error}" for name, error in errors.items())
 
 
-def _row(sweep: Swept) -> dict[str, object]:
+def _row(sweep: Reconciliation) -> dict[str, object]:
     return asdict(sweep) | {"took_s": took_s(sweep)}
 
 
-def _listed_row(sweep: Swept) -> dict[str, object]:
+def _listed_row(sweep: Reconciliation) -> dict[str, object]:
     """Return the row of a table: it sums the report up. Documents have the whole
     report.
     """
@@ -306,7 +306,7 @@ def _listed_row(sweep: Swept) -> dict[str, object]:
     }
 
 
-def took_s(sweep: Swept) -> float:
+def took_s(sweep: Reconciliation) -> float:
     """Return how long the sweep took."""
     return (sweep.finished_at - sweep.begun_at).total_seconds()
 

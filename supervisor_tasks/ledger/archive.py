@@ -61,9 +61,10 @@ _TRANSACTIONS = text(
     ORDER BY done_at, id LIMIT :most
     """  # noqa: S608  only constants
 )
-_SWEEPS = text(
+_RECONCILIATIONS = text(
     """
-    SELECT finished_at AS at, id, (to_jsonb(sweeps) || jsonb_build_object('kind', 'sweep'))::text AS line FROM sweeps
+    SELECT finished_at AS at, id, (to_jsonb(reconciliations) || jsonb_build_object('kind', 'sweep'))::text AS line
+    FROM reconciliations
     WHERE cluster = :cluster AND finished_at < :before AND id > :after_id ORDER BY id LIMIT :most
     """
 )
@@ -100,7 +101,7 @@ _BEGINNING = datetime.fromisoformat("0001-01-01T00:00:00+00:00")
 _QUERIES: Mapping[str, tuple[TextClause, str | int]] = {
     "job": (_JOBS, ""),
     "transaction": (_TRANSACTIONS, 0),
-    "sweep": (_SWEEPS, 0),
+    "sweep": (_RECONCILIATIONS, 0),
     "alarm_incident": (_INCIDENTS, 0),
     "benchmark_run": (_BENCHMARK_RUNS, 0),
 }

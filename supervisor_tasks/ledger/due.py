@@ -49,7 +49,7 @@ _STATE = f"""
         EXISTS (SELECT FROM benchmark_runs WHERE cluster = %(cluster)s AND state IN ('ASKED', 'RUNNING')) AS measuring,
         EXISTS (SELECT FROM facts WHERE cluster = %(cluster)s AND name = %(wanted)s) OR COALESCE((
             SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
-            FROM sweeps WHERE cluster = %(cluster)s ORDER BY id DESC LIMIT 1
+            FROM reconciliations WHERE cluster = %(cluster)s ORDER BY id DESC LIMIT 1
         ), true) AS sweep,
         ({SOMETHING_IS_DUE}) AS untold,
         (SELECT block_number FROM cursors WHERE cluster = %(cluster)s AND stream = 'history') AS claims_known_since,

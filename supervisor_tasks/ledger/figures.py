@@ -27,7 +27,7 @@ _MOMENTS = text(
             WHERE cluster = :cluster AND read_at IS NULL), 0)::float8 AS callback_s,
         COALESCE((SELECT EXTRACT(EPOCH FROM min(created_at)) FROM transactions
             WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')), 0)::float8 AS transaction_s,
-        COALESCE((SELECT EXTRACT(EPOCH FROM finished_at) FROM sweeps
+        COALESCE((SELECT EXTRACT(EPOCH FROM finished_at) FROM reconciliations
             WHERE cluster = :cluster ORDER BY id DESC LIMIT 1), 0)::float8 AS sweep_s
     """
 )

@@ -55,7 +55,7 @@ from supervisor_tasks.ledger.outbox import (
     WakeUp,
 )
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.ledger.reconciliations import Sweeps
+from supervisor_tasks.ledger.reconciliations import Reconciliations
 from supervisor_tasks.ledger.switches import Switches
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
@@ -177,7 +177,7 @@ class Ledger:
         self.incidents = Incidents(engine, cluster)
         self.switches = Switches(engine, cluster)
         self.facts = Facts(engine, cluster)
-        self.sweeps = Sweeps(engine, cluster)
+        self.reconciliations = Reconciliations(engine, cluster)
         self.benchmarks = BenchmarkStore(engine, cluster)
         self.foreign_claims = ForeignClaims(engine, cluster)
         self.wallets = WalletHolders(engine, cluster)

@@ -63,7 +63,7 @@ def held_back(ledger: Ledger) -> dict[JobId, SlurmId | None]:
     """The jobs that the last sweep held back because they seem to be lost, and their
     SLURM ids.
     """
-    return ledger.sweeps.last_entry("held")
+    return ledger.reconciliations.last_entry("held")
 
 
 def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list[JobId]:
@@ -85,7 +85,7 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
     for job_id, slurm_id in confirmed.items():
         changes.append(JobChange(job_id, SlurmJobMissing(slurm_id, CONFIRMED_LOST)))
     after = ledger.record(*changes)
-    ledger.sweeps.ask("the operator confirmed that jobs are lost")
+    ledger.reconciliations.ask("the operator confirmed that jobs are lost")
     return [job_id for job_id, job in after.items() if job != before.get(job_id)]
 
 
@@ -126,4 +126,4 @@ def accept_slurm(ledger: Ledger, shown: str | None) -> None:
         ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)
     for alarm in (AlarmName.SLURM_CLUSTER_MISMATCH, AlarmName.SLURM_STATE_LOST):
         ledger.alarms.off(alarm)
-    ledger.sweeps.ask(ACCEPTED)
+    ledger.reconciliations.ask(ACCEPTED)

@@ -1,5 +1,5 @@
-"""The rows that the sweep reads and writes: many jobs at once without their scripts,
-its reports, and its doubts.
+"""The rows that a reconciliation reads and writes: many jobs at once without their
+scripts, its report, and its doubts.
 """
 
 import json
@@ -31,7 +31,7 @@ from supervisor_tasks.ledger.mapping import sanitize_json
 from supervisor_tasks.ledger.tables import IS_OPEN, METADATA
 from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
-SWEEPS = METADATA.tables["sweeps"]
+RECONCILIATIONS = METADATA.tables["reconciliations"]
 
 KEPT_READINGS = 4096  # of effects, definitions, top-ups and runs
 STALE_S = 60.0  # work that was not touched for so long is overdue
@@ -75,7 +75,7 @@ _DUE = text(
     SELECT EXISTS (SELECT 1 FROM facts WHERE cluster = :cluster AND name = :wanted)
         OR COALESCE((
             SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
-            FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
+            FROM reconciliations WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
         ), true)
     """
 )
@@ -83,9 +83,9 @@ _DUE = text(
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A sweep that has begun, by the database's clock. `previous_doubts_s` are the
-    doubts of the last sweep with their ages in seconds. `asked_at` is when a caller
-    last asked for a sweep.
+    """A reconciliation that has begun, by the database's clock. `previous_doubts_s` are
+    the doubts of the last one with their ages in seconds. `asked_at` is when a caller
+    last asked for a reconciliation.
     """
 
     at: datetime
@@ -95,8 +95,8 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """A finished sweep."""
+class Reconciliation:
+    """A finished reconciliation."""
 
     begun_at: datetime
     finished_at: datetime
@@ -104,12 +104,12 @@ class Swept:
     id: int = 0
 
 
-def _swept(row: Any) -> Swept:
-    return Swept(row.begun_at, row.finished_at, row.report, row.id)
+def _reconciliation(row: Any) -> Reconciliation:
+    return Reconciliation(row.begun_at, row.finished_at, row.report, row.id)
 
 
-class Sweeps:
-    """The sweeps of one cluster."""
+class Reconciliations:
+    """The reconciliations of one cluster."""
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine
@@ -118,9 +118,10 @@ class Sweeps:
     # --- when -------------------------------------------------------------------------
 
     def ask(self, why: str) -> datetime:
-        """Ask for a sweep soon. Its report names the reasons of all callers. Several
-        requests make one sweep, but a request after a sweep has begun makes another
-        one. Returns the database's time: a sweep that begins later serves the request.
+        """Ask for a reconciliation soon. Its report names the reasons of all callers.
+        Several requests make one reconciliation, but a request after it has begun makes
+        another one. Returns the database's time: a reconciliation that begins later
+        serves the request.
         """
         row = insert(FACTS).values(
             cluster=self._cluster,
@@ -139,8 +140,8 @@ class Sweeps:
         return asked_at
 
     def due(self) -> bool:
-        """Whether a caller has asked for a sweep, or the last one is long enough
-        ago.
+        """Whether a caller has asked for a reconciliation, or the last one is long
+        enough ago.
         """
         with read_connection(self._engine) as connection:
             return bool(
@@ -150,16 +151,16 @@ class Sweeps:
             )
 
     def begin(self, why: str) -> Begun:
-        """Begin a sweep, with the reasons of all callers. `keep` deletes the request,
-        not `begin`: the worker may die during the sweep.
+        """Begin a reconciliation, with the reasons of all callers. `keep` deletes the
+        request, not `begin`: the worker may die in between.
         """
         request = select(FACTS.c.value, FACTS.c.since).where(
             FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name
         )
         last = (
-            select(SWEEPS.c.suspects)
-            .where(SWEEPS.c.cluster == self._cluster)
-            .order_by(SWEEPS.c.id.desc())
+            select(RECONCILIATIONS.c.previous_doubts)
+            .where(RECONCILIATIONS.c.cluster == self._cluster)
+            .order_by(RECONCILIATIONS.c.id.desc())
             .limit(1)
         )
         with self._engine.begin() as connection:
@@ -171,24 +172,26 @@ class Sweeps:
             now: datetime = connection.execute(
                 select(func.clock_timestamp())
             ).scalar_one()
-            suspects = connection.scalar(last) or {}
+            doubts = connection.scalar(last) or {}
         ages_s = {
             name: max(now.timestamp() - since_s, 0.0)
-            for name, since_s in suspects.items()
+            for name, since_s in doubts.items()
         }
         reasons = "; ".join(filter(None, (why, asked_why)))
         return Begun(now, reasons or "the clock", ages_s, asked_at)
 
     def keep(
-        self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]
+        self, begun: Begun, report: Mapping[str, Any], doubts: Mapping[str, float]
     ) -> None:
-        """Store a finished sweep. Delete its request if no newer one came meanwhile."""
+        """Store a finished reconciliation. Delete its request if no newer one came
+        meanwhile.
+        """
         now_s = begun.at.timestamp()
-        row = insert(SWEEPS).values(
+        row = insert(RECONCILIATIONS).values(
             cluster=self._cluster,
             begun_at=begun.at,
             report=bindparam("report", type_=JSONB),
-            suspects={name: now_s - age_s for name, age_s in suspects.items()},
+            previous_doubts={name: now_s - age_s for name, age_s in doubts.items()},
         )
         request = FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name
         served = delete(FACTS).where(*request, FACTS.c.since == begun.asked_at)
@@ -196,27 +199,27 @@ class Sweeps:
             connection.execute(row, {"report": sanitize_json(report)})
             connection.execute(served)
 
-    def last(self, most: int = 1) -> list[Swept]:
-        """The last sweeps, the newest first."""
+    def last(self, most: int = 1) -> list[Reconciliation]:
+        """The last reconciliations, the newest first."""
         query = (
-            select(SWEEPS)
-            .where(SWEEPS.c.cluster == self._cluster)
-            .order_by(SWEEPS.c.id.desc())
+            select(RECONCILIATIONS)
+            .where(RECONCILIATIONS.c.cluster == self._cluster)
+            .order_by(RECONCILIATIONS.c.id.desc())
             .limit(most)
         )
         with read_connection(self._engine) as connection:
-            return list(map(_swept, connection.execute(query)))
+            return list(map(_reconciliation, connection.execute(query)))
 
-    def numbered(self, number: int) -> list[Swept]:
-        """The sweep of this number; an empty list if there is none."""
-        query = select(SWEEPS).where(
-            SWEEPS.c.cluster == self._cluster, SWEEPS.c.id == number
+    def numbered(self, number: int) -> list[Reconciliation]:
+        """The reconciliation of this number; an empty list if there is none."""
+        query = select(RECONCILIATIONS).where(
+            RECONCILIATIONS.c.cluster == self._cluster, RECONCILIATIONS.c.id == number
         )
         with read_connection(self._engine) as connection:
-            return list(map(_swept, connection.execute(query)))
+            return list(map(_reconciliation, connection.execute(query)))
 
     def last_entry(self, name: str) -> dict[Any, Any]:
-        """An entry of the last sweep's report; empty if it has none."""
+        """An entry of the last report; empty if it has none."""
         last = self.last()
         if not last:
             return {}

@@ -36,8 +36,8 @@ _JOB_IS_FINAL = f"(jobs.state = 'SETTLED' OR jobs.state = 'REFUSED' AND jobs.cha
 _UNNAMED = """
     NOT EXISTS (SELECT FROM alarms WHERE cluster = :cluster AND strpos(details::text, jobs.job_id) > 0)
     AND NOT EXISTS (
-        SELECT FROM (SELECT suspects FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1) AS last
-        WHERE strpos(last.suspects::text, jobs.job_id) > 0
+        SELECT FROM (SELECT previous_doubts FROM reconciliations WHERE cluster = :cluster ORDER BY id DESC LIMIT 1) AS last
+        WHERE strpos(last.previous_doubts::text, jobs.job_id) > 0
     )
 """
 # Of a transaction: it is mined or replaced below the last block that can be lost, and
@@ -124,14 +124,14 @@ _LOOSE_TRANSACTIONS = text(
     """  # noqa: S608  only constants
 )
 # The first ones are the oldest: no look at those that stay.
-_SWEEPS = text(
+_RECONCILIATIONS = text(
     """
-    DELETE FROM sweeps WHERE id IN (
+    DELETE FROM reconciliations WHERE id IN (
         SELECT id FROM (
-            SELECT id, finished_at FROM sweeps WHERE cluster = :cluster ORDER BY id LIMIT :most
+            SELECT id, finished_at FROM reconciliations WHERE cluster = :cluster ORDER BY id LIMIT :most
         ) AS first
         WHERE finished_at < now() - make_interval(days => :days)
-            AND id < (SELECT max(id) FROM sweeps WHERE cluster = :cluster)
+            AND id < (SELECT max(id) FROM reconciliations WHERE cluster = :cluster)
     )
     """
 )
@@ -241,7 +241,7 @@ class Retention:
         if self._days:
             yield self._jobs
             yield self._statement("transactions", _LOOSE_TRANSACTIONS, days=self._days)
-            yield self._statement("sweeps", _SWEEPS, days=self._days)
+            yield self._statement("reconciliations", _RECONCILIATIONS, days=self._days)
             yield self._statement("alarm_incidents", _INCIDENTS, days=self._days)
             yield self._statement(
                 "benchmark_runs", _BENCHMARK_RUNS, days=self._days, kept=RUNS_KEPT

@@ -17,7 +17,7 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import ENDPOINTS
 from supervisor_tasks.ledger.mapping import filter_parameters
 from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE, QUEUE
-from supervisor_tasks.ledger.reconciliations import Sweeps, Swept
+from supervisor_tasks.ledger.reconciliations import Reconciliation, Reconciliations
 from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
 from supervisor_tasks.ledger.switches import Switches
 from supervisor_tasks.ledger.tables import IS_OPEN
@@ -144,7 +144,7 @@ class StatusSummary:
     alarms: list[Alarm]
     claiming_paused: bool
     submissions_paused: bool  # no job is submitted to SLURM
-    last_sweep: Swept | None
+    last_sweep: Reconciliation | None
     since_sweep_s: float
     standing: RegistrationStatus | None = None
     endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
@@ -167,7 +167,9 @@ class Overview:
     def snapshot(self) -> StatusSummary:
         """The state of the cluster, in one summary."""
         facts = Facts(self._engine, self._cluster)
-        last_sweep = next(iter(Sweeps(self._engine, self._cluster).last()), None)
+        last_sweep = next(
+            iter(Reconciliations(self._engine, self._cluster).last()), None
+        )
         with self._engine.connect() as connection:
             unread = self._rows(connection, _UNREAD)
             transactions = self._rows(connection, _TRANSACTIONS)

@@ -521,18 +521,19 @@ Table(
     Index("operator_log_by_cluster", "cluster", "id"),
 )
 
-# A sweep: what it looked at, found and did. `suspects` are its doubts, with the Unix
-# time when each was first seen: the sweep acts on a doubt only when it sees it again.
+# A reconciliation: what it looked at, found and did. `previous_doubts` are the doubts
+# that it leaves to the next one, with the Unix time when each was first seen: a
+# reconciliation acts on a doubt only when it sees it again.
 Table(
-    "sweeps",
+    "reconciliations",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("cluster", Text, nullable=False),
     Column("begun_at", TIME, nullable=False),
     Column("finished_at", TIME, server_default=func.clock_timestamp(), nullable=False),
     Column("report", JSONB, nullable=False),
-    Column("suspects", JSONB, nullable=False),
-    Index("sweeps_by_cluster", "cluster", "id"),
+    Column("previous_doubts", JSONB, nullable=False),
+    Index("reconciliations_by_cluster", "cluster", "id"),
 )
 
 # A value that one process writes and another one uses, and since when it has this

@@ -99,7 +99,7 @@ def record_controller_start(
             SlurmStart(booted, float(round(silent_s)), first_id(controller, now_s)),
         )
     if stored_boot != booted:
-        ledger.sweeps.ask(f"slurmctld runs since {booted}")
+        ledger.reconciliations.ask(f"slurmctld runs since {booted}")
     ledger.facts.set(SLURM_BOOT_TIME, booted)
 
 

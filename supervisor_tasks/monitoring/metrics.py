@@ -25,7 +25,7 @@ from supervisor_tasks.ledger import counters
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.counters import Total
 from supervisor_tasks.ledger.figures import Figures
-from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary
 from supervisor_tasks.monitoring.instruments import ClusterLabel
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
@@ -264,7 +264,7 @@ def _provider(summary: StatusSummary) -> Iterator[Metric]:
     yield _family("provider_standing", about, "standing", standings)
 
 
-def _sweep(last: Swept | None, at_s: float) -> Iterator[Metric]:
+def _sweep(last: Reconciliation | None, at_s: float) -> Iterator[Metric]:
     yield _moment(
         "last_sweep", "When the last sweep ended; 0 before the first one.", at_s
     )

@@ -43,11 +43,11 @@ def read_next_range(context: WorkerContext) -> bool:
     contract = context.sweep.contract_of(Address(provider))
     until_s = time.monotonic() + HISTORY_AT_ONCE_S
     while has_pending_blocks(context) and time.monotonic() < until_s:
-        if ledger.sweeps.due():
+        if ledger.reconciliations.due():
             break
         claims, others, first = read_old_claims(context, contract)
         job_ids = claims.keys() | others.keys()
-        unknown = job_ids - ledger.sweeps.named(job_ids, ()).keys()
+        unknown = job_ids - ledger.reconciliations.named(job_ids, ()).keys()
         block = int(contract.rpc.call("eth_blockNumber"), 16)
         snapshot = Snapshot(
             provider=contract.provider,
@@ -56,7 +56,7 @@ def read_next_range(context: WorkerContext) -> bool:
             chain=contract.on_chain([*unknown], block),
         )
         if any(is_active_and_ours(job_id, snapshot) for job_id in unknown):
-            ledger.sweeps.ask("a claim from before this ledger's first scan")
+            ledger.reconciliations.ask("a claim from before this ledger's first scan")
         elif first is not None:
             save_progress(ledger, first)
     return False

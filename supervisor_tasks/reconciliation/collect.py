@@ -115,7 +115,7 @@ def collect_snapshot(
     boot = ledger.facts.read(SLURM_BOOT_TIME)
     provider = ledger.facts.get_or(PROVIDER, "")
     with report.timed("ledger"):
-        jobs = ledger.sweeps.active(
+        jobs = ledger.reconciliations.active(
             cluster.partition, compares_sizes=cluster.compares_sizes
         )
         uptime_s: float | None = math.inf
@@ -181,7 +181,7 @@ def _pointed_to(ledger: Ledger, snapshot: Snapshot) -> dict[JobId, JobSummary]:
         if job.slurm_id is not None:
             other_ids.discard(job.slurm_id)
             other_names.discard(job.job_id)
-    return ledger.sweeps.named(other_names, other_ids)
+    return ledger.reconciliations.named(other_names, other_ids)
 
 
 def _look_at_chain(
@@ -203,7 +203,7 @@ def _look_at_chain(
         if other.tag in taken:
             claims[job_id] = other.claim
     claimed_ids = claims.keys() | others.keys()
-    unknown = claimed_ids - ledger.sweeps.named(claimed_ids, ()).keys()
+    unknown = claimed_ids - ledger.reconciliations.named(claimed_ids, ()).keys()
     cursor = ledger.cursors.of(CONTRACT_STREAM)
     block = int(contract.rpc.call("eth_blockNumber"), 16)
     in_slurm = names_with_our_comment(snapshot.rows.values(), snapshot.comment)

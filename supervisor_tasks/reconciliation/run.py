@@ -74,7 +74,7 @@ def sweep(context: WorkerContext, why: str = "") -> None:
     """Compare and mend, unless another worker is doing so. Without a reason the sweep
     runs only when it is due; otherwise the worker reads older claims.
     """
-    if why or context.ledger.sweeps.due():
+    if why or context.ledger.reconciliations.due():
         run_exclusive(
             context.ledger, "sweep", lambda: _sweep(context, why), takes_long=True
         )
@@ -90,7 +90,7 @@ def sweep(context: WorkerContext, why: str = "") -> None:
 
 
 def _sweep(context: WorkerContext, why: str) -> bool:
-    begun = context.ledger.sweeps.begin(why)
+    begun = context.ledger.reconciliations.begin(why)
     report = ReconciliationReport(begun.why)
     snapshot, read_since = collect_snapshot(context, begun, report)
     with report.timed("comparing"):
@@ -104,7 +104,7 @@ def _sweep(context: WorkerContext, why: str) -> bool:
             backfill.save_progress(context.ledger, read_since)
     with report.asking("cancelling"):
         _cancel(context, snapshot, findings, report)
-    held_before = context.ledger.sweeps.last_entry("held")
+    held_before = context.ledger.reconciliations.last_entry("held")
     held = held_now(snapshot, findings, held_before)
     _alarm(context.ledger, snapshot, findings, held)
     if snapshot.slurm is not None:
@@ -115,14 +115,14 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     _hold(context.ledger, snapshot)
     _wake(context, report)
     now_s = begun.at.timestamp()
-    since_before_s = context.ledger.sweeps.last_entry("blind_since_s")
+    since_before_s = context.ledger.reconciliations.last_entry("blind_since_s")
     since_s = unreachable_since(report.unseen, since_before_s, now_s)
     update_unreachable_alarm(context.ledger, report.unseen, since_s, now_s)
     document = _document(context, report, snapshot, findings) | {
         "held": held,
         "blind_since_s": since_s,
     }
-    context.ledger.sweeps.keep(begun, document, doubts(snapshot, findings))
+    context.ledger.reconciliations.keep(begun, document, doubts(snapshot, findings))
     log.info("reconciliation_finished", **{name: document[name] for name in IN_THE_LOG})
     return False
 
@@ -188,7 +188,7 @@ def _to_cancel(
     """The SLURM jobs to cancel of each user, with their findings. Jobs whose
     cancellation failed in the last sweep come last.
     """
-    failed_before = ledger.sweeps.last_entry("not_cancelled")
+    failed_before = ledger.reconciliations.last_entry("not_cancelled")
     of_users = dict[str, list[tuple[SlurmId, Discrepancy]]]()
     for finding in findings:
         if finding.cancel is not None:
@@ -299,7 +299,7 @@ def _wake(context: WorkerContext, report: ReconciliationReport) -> None:
     """Wake the workers for effects and transactions that no worker works on, and for
     unread callbacks.
     """
-    report.stale = context.ledger.sweeps.stale()
+    report.stale = context.ledger.reconciliations.stale()
     if report.stale["effects"]:
         context.ledger.effects.wake_tasks_of(
             context.ledger.effects.due_without_message()

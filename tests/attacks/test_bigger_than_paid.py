@@ -361,7 +361,7 @@ def test_sweep__between_looks__comes_before_slurm_forgets_a_jobs_size(
     grid: Grid,
 ) -> None:
     """The owner can put his job's looks far apart; accounting shows no size."""
-    last = "SELECT report ->> 'again_s' AS again_s FROM sweeps WHERE report IS NOT NULL ORDER BY begun_at DESC LIMIT 1"
+    last = "SELECT report ->> 'again_s' AS again_s FROM reconciliations WHERE report IS NOT NULL ORDER BY begun_at DESC LIMIT 1"
     config = slurm_of(grid).run("scontrol", "show", "config").stdout
     found = re.search(r"MinJobAge +(?:= )?(\d+) sec", config)
     assert found is not None

@@ -12,7 +12,15 @@ from devgrid.grid import Grid
 from tests.chaos.evidence import EXPECTED
 from tests.support.grid_assertions import rows
 
-TABLES = ("jobs", "events", "effects", "transactions", "callbacks", "alarms", "sweeps")
+TABLES = (
+    "jobs",
+    "events",
+    "effects",
+    "transactions",
+    "callbacks",
+    "alarms",
+    "reconciliations",
+)
 
 
 def keep(grid: Grid, folder: Path) -> None:

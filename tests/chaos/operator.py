@@ -20,7 +20,7 @@ from tests.support.grid_assertions import rows
 LOOKS_EVERY_S = 1.0
 HELD = """
     SELECT held.key AS job_id, held.value::int AS slurm_id
-    FROM (SELECT report FROM sweeps ORDER BY id DESC LIMIT 1) AS last, jsonb_each_text(last.report->'held') AS held
+    FROM (SELECT report FROM reconciliations ORDER BY id DESC LIMIT 1) AS last, jsonb_each_text(last.report->'held') AS held
     WHERE EXISTS (SELECT 1 FROM alarms WHERE name = :alarm)"""
 
 

@@ -98,7 +98,9 @@ def hand_in(grid: Grid, customers: list[Account]) -> list[str]:
 
 def sweeps(grid: Grid) -> int:
     """How many sweeps saw all sources."""
-    whole = "SELECT count(*) AS n FROM sweeps WHERE report->'unseen' = '{}'::jsonb"
+    whole = (
+        "SELECT count(*) AS n FROM reconciliations WHERE report->'unseen' = '{}'::jsonb"
+    )
     return int(rows(grid, whole)[0].n)
 
 

@@ -206,7 +206,9 @@ def test_slurm__started_without_its_state__everything_waits_for_the_operators_wo
     drain_nodes(grid)
     wait_until(lambda: "slurm_state_lost" in alarms(grid), "the alarm", 90.0)
     later = grid.submit_script(customer, RUNS)  # not even claimed
-    held = "SELECT 1 FROM sweeps WHERE report -> 'found' = CAST(:found AS jsonb)"
+    held = (
+        "SELECT 1 FROM reconciliations WHERE report -> 'found' = CAST(:found AS jsonb)"
+    )
     all_of_them = f'{{"needs_operator": {WAITING}}}'
     wait_until(
         lambda: bool(rows(grid, held, found=all_of_them)), "a second sight", 90.0

@@ -76,7 +76,7 @@ def transactions(grid: Grid) -> list[Any]:
 
 def sweeps(grid: Grid, cluster: GridCluster) -> int:
     """How many sweeps of the cluster saw all sources."""
-    whole = "SELECT count(*) AS n FROM sweeps WHERE cluster = :cluster AND report->'unseen' = '{}'::jsonb"
+    whole = "SELECT count(*) AS n FROM reconciliations WHERE cluster = :cluster AND report->'unseen' = '{}'::jsonb"
     return int(rows(grid, whole, cluster=cluster.name)[0].n)
 
 

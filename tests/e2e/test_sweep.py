@@ -114,7 +114,9 @@ def customer(grid: Grid) -> Account:
 
 
 def last_sweep(grid: Grid) -> int:
-    found: int = rows(grid, "SELECT COALESCE(max(id), 0) AS id FROM sweeps")[0].id
+    found: int = rows(grid, "SELECT COALESCE(max(id), 0) AS id FROM reconciliations")[
+        0
+    ].id
     return found
 
 
@@ -123,7 +125,9 @@ def reports(grid: Grid, after: int = 0) -> list[dict[str, Any]]:
     return [
         row.report
         for row in rows(
-            grid, "SELECT report FROM sweeps WHERE id > :after ORDER BY id", after=after
+            grid,
+            "SELECT report FROM reconciliations WHERE id > :after ORDER BY id",
+            after=after,
         )
     ]
 
@@ -563,7 +567,7 @@ def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(
     wait_until(lambda: not live(grid, ended), "SLURM to end one", 60.0, 0.2)
     execute(
         grid,
-        "TRUNCATE jobs, events, effects, callbacks, cursors, facts, sweeps CASCADE",
+        "TRUNCATE jobs, events, effects, callbacks, cursors, facts, reconciliations CASCADE",
     )
     # the old fleet would have heard of it
     grid.chain.customers.cancel_job(customer, runs)
@@ -699,7 +703,7 @@ def test_sweep__slurmctld_was_started_again__one_is_made(grid: Grid) -> None:
     before = last_sweep(grid)
     grid.processes.kill(grid.processes.find("slurmctld"))
     slurm_of(grid).start_controller()
-    because = "SELECT 1 FROM sweeps WHERE report ->> 'why' LIKE '%slurmctld runs since%' AND id > :before"
+    because = "SELECT 1 FROM reconciliations WHERE report ->> 'why' LIKE '%slurmctld runs since%' AND id > :before"
     wait_until(lambda: bool(rows(grid, because, before=before)), "the sweep", 90.0, 0.5)
 
 

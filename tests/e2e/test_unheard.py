@@ -21,7 +21,9 @@ MIN_JOB_AGE_S = 90
 GATE = "until [ -e ~/gate ]; do sleep 0.1; done"
 ALARM = "SELECT 1 FROM alarms WHERE name = 'effect_parked'"
 FAR_AHEAD = "SELECT 1 FROM effects WHERE job_id = :id AND kind = 'poll_slurm' AND due_at > now() + interval '10 minutes'"
-SWEPT_FOR_THAT = "SELECT 1 FROM sweeps WHERE report ->> 'why' LIKE '%MinJobAge%'"
+SWEPT_FOR_THAT = (
+    "SELECT 1 FROM reconciliations WHERE report ->> 'why' LIKE '%MinJobAge%'"
+)
 NEVER_BEGINS = "PENDING (PartitionTimeLimit)"
 SEEN = "SELECT 1 FROM events WHERE job_id = :id AND details ->> 'seen' = :seen"
 

@@ -29,7 +29,7 @@ from supervisor_tasks.jobs.model import ChainStatus, JobId
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
@@ -198,7 +198,7 @@ def one_sweep(worker: Worker, calls: Path) -> Measured:
     before = called(calls)
     with counted_requests() as requests:
         sweep(worker.context, "a measurement")
-    swept: Swept = worker.context.ledger.sweeps.last()[0]
+    swept: Reconciliation = worker.context.ledger.reconciliations.last()[0]
     took_s = (swept.finished_at - swept.begun_at).total_seconds()
     return Measured(took_s, called(calls) - before, len(requests), swept.report)
 
@@ -256,20 +256,23 @@ def forget_waiting_jobs(
         found = []
         for sight in ("second", "third"):
             wait_until(
-                lambda: ledger.sweeps.begin("doubts").previous_doubts_s != {},
+                lambda: ledger.reconciliations.begin("doubts").previous_doubts_s != {},
                 "doubts",
                 30.0,
             )
             wait_until(
                 lambda: (
-                    min(ledger.sweeps.begin("ages").previous_doubts_s.values()) > 1.1
+                    min(ledger.reconciliations.begin("ages").previous_doubts_s.values())
+                    > 1.1
                 ),
                 "the doubts to be older",
                 30.0,
             )
             with counted_commands() as commands:
                 sweep(worker.context, f"the {sight} sight")
-            found.append((len(commands), ledger.sweeps.last()[0].report["found"]))
+            found.append(
+                (len(commands), ledger.reconciliations.last()[0].report["found"])
+            )
         return found
     finally:
         worker.close()

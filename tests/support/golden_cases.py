@@ -56,7 +56,7 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.earnings import Earned, Per
 from supervisor_tasks.ledger.periodic_run_names import finished_key
-from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import (
     EffectCount,
     StatusSummary,
@@ -669,7 +669,7 @@ def a_summary() -> StatusSummary:
         alarms=alarms,
         claiming_paused=True,
         submissions_paused=False,
-        last_sweep=Swept(
+        last_sweep=Reconciliation(
             ago(minutes=14, seconds=2), ago(minutes=14), {"found": {"missing": 1}}, 12
         ),
         since_sweep_s=840.0,
@@ -770,7 +770,9 @@ def a_sweep(shown: Output) -> None:
         "held": {THIRD: 104190},
     }
     show_sweep(
-        shown, Swept(ago(minutes=14, seconds=2), ago(minutes=14), report, 12), NOW
+        shown,
+        Reconciliation(ago(minutes=14, seconds=2), ago(minutes=14), report, 12),
+        NOW,
     )
 
 

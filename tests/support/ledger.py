@@ -32,7 +32,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 
 TABLES = (
     "jobs, events, effects, callbacks, cursors, periodic_runs, transactions, signatures, instance_tags, blocks,"
-    " alarms, switches, sweeps, facts, adopted_tags, foreign_claims, benchmark_runs, benchmark_results, operator_log,"
+    " alarms, switches, reconciliations, facts, adopted_tags, foreign_claims, benchmark_runs, benchmark_results, operator_log,"
     " counters, counter_increments, wallet_holders, alarm_incidents,"
     " alarm_messages, alarm_silences"
 )

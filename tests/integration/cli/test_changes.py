@@ -99,8 +99,8 @@ def parked_message(ledger: Ledger) -> tuple[str, ...]:
 
 
 def held_job(ledger: Ledger) -> tuple[str, ...]:
-    ledger.sweeps.keep(
-        ledger.sweeps.begin(""),
+    ledger.reconciliations.keep(
+        ledger.reconciliations.begin(""),
         {"held": {bring_to_queued(ledger, 1): 101}, "again_s": 900.0},
         {},
     )

@@ -88,7 +88,7 @@ from supervisor_tasks.ledger.periodic_run_names import (
     QUEUE,
     SCANNED,
 )
-from supervisor_tasks.ledger.reconciliations import Begun, Sweeps
+from supervisor_tasks.ledger.reconciliations import Begun, Reconciliations
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.retention import HELD
 from supervisor_tasks.ledger.status_queries import Overview
@@ -297,7 +297,7 @@ def test_archive__what_has_ended__is_in_the_file_and_no_file_is_overwritten(
         "--to",
         str(tmp_path / "all.jsonl.zst"),
     )
-    ledger.sweeps.keep(ledger.sweeps.begin("asked"), {}, {})
+    ledger.reconciliations.keep(ledger.reconciliations.begin("asked"), {}, {})
     assert run(*words).stdout == f"1 job, 1 sweep in {tmp_path / 'all.jsonl.zst'}\n"
     with zstandard.open(tmp_path / "all.jsonl.zst", "rt") as file:
         assert [json.loads(line)["kind"] for line in file] == ["job", "sweep"]
@@ -1258,8 +1258,8 @@ def test_metrics__as_a_process__answer_a_scrape(
     raise_alarm_of_another_release(ledger.engine)
     tick_all(ledger)
     Registrations(ledger.facts).learn_status(RegistrationStatus.WAITING)
-    begun = ledger.sweeps.begin("blind")
-    ledger.sweeps.keep(
+    begun = ledger.reconciliations.begin("blind")
+    ledger.reconciliations.keep(
         begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {}
     )
     _, environment = servers
@@ -1322,7 +1322,10 @@ def test_job_list_and_show__job_of_another_cluster__is_not_seen(
 
 
 def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
-    sweeps, facts = Sweeps(ledger.engine, "here"), Facts(ledger.engine, "here")
+    reconciliations, facts = (
+        Reconciliations(ledger.engine, "here"),
+        Facts(ledger.engine, "here"),
+    )
     assert (
         "expected one" in run("sweep", "run", "--yes", "--wait-s", "0", status=1).stderr
     )
@@ -1334,7 +1337,9 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
                 "the command to request it",
                 60.0,
             )
-            sweeps.keep(sweeps.begin(""), {"lost_completions": 3, "why": HOSTILE}, {})
+            reconciliations.keep(
+                reconciliations.begin(""), {"lost_completions": 3, "why": HOSTILE}, {}
+            )
 
         facts.clear(SWEEP_REQUESTED)  # what the first command asked for
         swept = pool.submit(sweep_when_asked)
@@ -1350,7 +1355,7 @@ def test_sweep_run__a_sweep_had_begun_before__waits_for_the_next_one(
     run: Run, ledger: Ledger
 ) -> None:
     """The command showed the report of a sweep that had not seen what it asked for."""
-    sweeps, facts = ledger.sweeps, ledger.facts
+    reconciliations, facts = ledger.reconciliations, ledger.facts
 
     def sweep(begun: Begun | None) -> None:
         wait_until(
@@ -1358,22 +1363,22 @@ def test_sweep_run__a_sweep_had_begun_before__waits_for_the_next_one(
             "the command to request it",
             60.0,
         )
-        sweeps.keep(begun or sweeps.begin(""), {}, {})
+        reconciliations.keep(begun or reconciliations.begin(""), {}, {})
 
     with ThreadPoolExecutor(1) as pool:
-        early = sweeps.begin("the clock")
+        early = reconciliations.begin("the clock")
         kept = pool.submit(sweep, early)
         words = ("sweep", "run", "--yes", "-o", "json")
         unseen = run(*words, "--wait-s", "2", status=1)
         kept.result()
         assert "found no report of a sweep that began after" in unseen.stderr
-        assert len(sweeps.last(2)) == 1
+        assert len(reconciliations.last(2)) == 1
         facts.clear(SWEEP_REQUESTED)
         kept = pool.submit(sweep, None)
         shown = said(run(*words))
         kept.result()
-    assert shown["id"] == sweeps.last()[0].id
-    assert len(sweeps.last(3)) == 2
+    assert shown["id"] == reconciliations.last()[0].id
+    assert len(reconciliations.last(3)) == 2
 
 
 def test_disable_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(
@@ -1399,8 +1404,10 @@ def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(
         "expected one that is held" in run("job", "mark-lost", "--yes", status=1).stderr
     )
     held, other = bring_to_queued(ledger, 1), bring_to_queued(ledger, 2)
-    ledger.sweeps.keep(
-        ledger.sweeps.begin(""), {"held": {held: 101, other: 102}, "again_s": 900.0}, {}
+    ledger.reconciliations.keep(
+        ledger.reconciliations.begin(""),
+        {"held": {held: 101, other: 102}, "again_s": 900.0},
+        {},
     )
     run("job", "mark-lost", held, status=4)
     assert job_of(ledger, 1).state is State.QUEUED

@@ -113,7 +113,7 @@ def supervisor(grid: Grid, *words: str) -> None:
 
 
 def sweeps_ended(grid: Grid) -> int:
-    return int(rows(grid, "SELECT max(id) AS last FROM sweeps")[0].last)
+    return int(rows(grid, "SELECT max(id) AS last FROM reconciliations")[0].last)
 
 
 def all_have_ticked(grid: Grid) -> bool:

@@ -33,6 +33,7 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SWEEP_REQUESTED
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
+from supervisor_tasks.ledger.reconciliations import Reconciliations
 from supervisor_tasks.ledger.registrations import (
     HARDWARE,
     REGISTRATION,
@@ -409,11 +410,20 @@ def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger
         "offered": {"labels": {"odd": "1"}},
     }
     tables.insert("facts", cluster="here", name=REGISTRATION.name, value=shown)
+    suspects, report = {f"missing {JOB}": 7.0}, {"why": "the clock"}
+    tables.insert(
+        "sweeps", cluster="here", begun_at="now", report=report, suspects=suspects
+    )
     tables.upgrade("0030")
     transactions = TransactionStore(tables.engine, "here", 1)
     assert transactions.missing(["claim:4", "claim:5"]) == {"claim:5"}
     (sent,) = transactions.open_transactions()
     assert sent.nonce_conflict_age_s is not None
+    reconciliations = Reconciliations(tables.engine, "here")
+    assert [last.report for last in reconciliations.last()] == [report]
+    begun = reconciliations.begin("again")
+    assert begun.previous_doubts_s.keys() == suspects.keys()
+    reconciliations.keep(begun, report, {})
     facts = Facts(tables.engine, "here")
     registration = facts.get(REGISTRATION_RECORD)
     assert registration == RegistrationRecord(**RECORD, idempotency_key="register:1")
@@ -423,6 +433,8 @@ def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger
     assert tables.rows("SELECT intent, contested_at IS NULL FROM transactions") == [
         ("claim:4", False)
     ]
+    doubts = tables.rows("SELECT suspects FROM sweeps ORDER BY id")
+    assert doubts == [(suspects,), ({},)]
     stored = tables.rows("SELECT value FROM facts ORDER BY name")
     assert [json.loads(value) for (value,) in stored] == [shown, record]
 

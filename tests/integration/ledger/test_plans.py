@@ -349,9 +349,11 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
     "purge_unknown": lambda ledger, _: purge_unknown(ledger),
-    "sweep: active": lambda ledger, _: ledger.sweeps.active(),
-    "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),
-    "sweep: stale": lambda ledger, _: ledger.sweeps.stale(),
+    "sweep: active": lambda ledger, _: ledger.reconciliations.active(),
+    "sweep: named": lambda ledger, _: ledger.reconciliations.named(
+        [RUNNING], [SlurmId(7)]
+    ),
+    "sweep: stale": lambda ledger, _: ledger.reconciliations.stale(),
     "lease of accounts": lambda ledger, _: ledger.effects.lease(
         [EffectKind.ACCOUNT], 200
     ),
@@ -400,7 +402,7 @@ GROWN_OLD = (
     UPDATE transactions SET job_id = NULL, done_at = now() - interval '500 days'
     WHERE cluster = :cluster AND nonce > :first - :loose AND nonce <= :first""",
     """
-    INSERT INTO sweeps (cluster, begun_at, finished_at, report, suspects)
+    INSERT INTO reconciliations (cluster, begun_at, finished_at, report, previous_doubts)
     SELECT :cluster, now() - interval '500 days', now() - interval '500 days', '{}', '[]'
     FROM generate_series(1, :sweeps)""",
     "VACUUM ANALYZE",

@@ -116,7 +116,7 @@ def execute(site: WorkerContext, statement: str, **values: object) -> None:
 def swept(site: WorkerContext) -> dict[str, Any]:
     """Sweep, and return the report."""
     sweep(site, "a test")
-    return dict(site.ledger.sweeps.last()[0].report)
+    return dict(site.ledger.reconciliations.last()[0].report)
 
 
 def swept_again(site: WorkerContext) -> dict[str, Any]:
@@ -125,7 +125,8 @@ def swept_again(site: WorkerContext) -> dict[str, Any]:
 
     def oldest_s() -> float:
         return min(
-            site.ledger.sweeps.begin("ages").previous_doubts_s.values(), default=0.0
+            site.ledger.reconciliations.begin("ages").previous_doubts_s.values(),
+            default=0.0,
         )
 
     wait_until(lambda: oldest_s() > GRACE_S, "the doubts to be older", PATIENCE_S)
@@ -440,7 +441,7 @@ def test_sweep__not_due__reads_older_claims_and_then_nothing(
     sweep(site)
     assert not has_pending_blocks(site)
     sweep(site)
-    assert len(ledger.sweeps.last(5)) == 1
+    assert len(ledger.reconciliations.last(5)) == 1
     assert ledger.periodic_runs.age_s("sweep finished") is not None
 
 

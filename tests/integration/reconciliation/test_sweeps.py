@@ -71,34 +71,34 @@ def execute(ledger: Ledger, statement: str, **parameters: object) -> None:
 
 
 def test_due__first_or_asked_for_or_after_its_time__is_true(ledger: Ledger) -> None:
-    sweeps = ledger.sweeps
-    assert sweeps.due()
-    sweeps.keep(sweeps.begin("first"), REPORT, {})
-    assert not sweeps.due()
-    sweeps.ask("a worker wants one")
-    assert sweeps.due()
-    begun = sweeps.begin("")
+    reconciliations = ledger.reconciliations
+    assert reconciliations.due()
+    reconciliations.keep(reconciliations.begin("first"), REPORT, {})
+    assert not reconciliations.due()
+    reconciliations.ask("a worker wants one")
+    assert reconciliations.due()
+    begun = reconciliations.begin("")
     assert begun.why == "a worker wants one"
-    assert sweeps.due()  # the worker that makes it may die of it
-    sweeps.keep(begun, REPORT, {})
-    assert not sweeps.due()
-    execute(ledger, "UPDATE sweeps SET begun_at = begun_at - interval '901 s'")
-    assert sweeps.due()
+    assert reconciliations.due()  # the worker that makes it may die of it
+    reconciliations.keep(begun, REPORT, {})
+    assert not reconciliations.due()
+    execute(ledger, "UPDATE reconciliations SET begun_at = begun_at - interval '901 s'")
+    assert reconciliations.due()
     # each cluster has its own
-    assert Ledger(ledger.engine, "there", wake=lambda _: None).sweeps.due()
+    assert Ledger(ledger.engine, "there", wake=lambda _: None).reconciliations.due()
 
 
 def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
-    sweeps = ledger.sweeps
-    sweeps.ask("a worker wants one")
-    begun = sweeps.begin("the operator")
+    reconciliations = ledger.reconciliations
+    reconciliations.ask("a worker wants one")
+    begun = reconciliations.begin("the operator")
     assert begun.why == "the operator; a worker wants one"
-    sweeps.keep(begun, REPORT, {})
-    assert sweeps.begin("the operator").why == "the operator"
-    assert sweeps.begin("").why == "the clock"
+    reconciliations.keep(begun, REPORT, {})
+    assert reconciliations.begin("the operator").why == "the operator"
+    assert reconciliations.begin("").why == "the clock"
     for why in ("one", "100% of another", "one"):
-        sweeps.ask(why)
-    assert sweeps.begin("").why == "one; 100% of another"
+        reconciliations.ask(why)
+    assert reconciliations.begin("").why == "one; 100% of another"
 
 
 def test_begin__asked_for_while_it_waits__is_not_older_than_the_request(
@@ -116,7 +116,7 @@ def test_begin__asked_for_while_it_waits__is_not_older_than_the_request(
     with ThreadPoolExecutor(1) as pool:
         with ledger.engine.begin() as connection:
             connection.execute(text("LOCK TABLE facts IN ACCESS EXCLUSIVE MODE"))
-            beginning = pool.submit(ledger.sweeps.begin, "")
+            beginning = pool.submit(ledger.reconciliations.begin, "")
             wait_until(
                 lambda: connection.execute(waiting).first() is not None,
                 "the sweep to wait for the facts",
@@ -130,19 +130,21 @@ def test_begin__asked_for_while_it_waits__is_not_older_than_the_request(
 
 @pytest.mark.parametrize("why", ["a worker wants one", "a worker wants another"])
 def test_ask__while_a_sweep_is_made__one_more_is_due(ledger: Ledger, why: str) -> None:
-    sweeps = ledger.sweeps
-    sweeps.ask("a worker wants one")
-    begun = sweeps.begin("")
-    sweeps.ask(why)  # what it is about may be later than what that sweep has seen
-    sweeps.keep(begun, REPORT, {})
-    assert sweeps.due()
-    assert why in sweeps.begin("").why
+    reconciliations = ledger.reconciliations
+    reconciliations.ask("a worker wants one")
+    begun = reconciliations.begin("")
+    reconciliations.ask(
+        why
+    )  # what it is about may be later than what that sweep has seen
+    reconciliations.keep(begun, REPORT, {})
+    assert reconciliations.due()
+    assert why in reconciliations.begin("").why
 
 
 def test_record_controller_start__killed_before_it_is_stored__leaves_a_sweep_due(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweeps, set_fact = ledger.sweeps, Facts.set
+    reconciliations, set_fact = ledger.reconciliations, Facts.set
     controller = Controller(
         "1700000000", False, ClusterIdentity("main", "6817", ("host",)), 5
     )
@@ -152,27 +154,32 @@ def test_record_controller_start__killed_before_it_is_stored__leaves_a_sweep_due
             raise KeyboardInterrupt
         return set_fact(these, fact, value)
 
-    sweeps.keep(sweeps.begin(""), REPORT, {})
+    reconciliations.keep(reconciliations.begin(""), REPORT, {})
     monkeypatch.setattr(Facts, "set", killed_before)
     with pytest.raises(KeyboardInterrupt):
         record_controller_start(ledger, controller, 0.0, 1700000000.0)
     monkeypatch.undo()
-    assert sweeps.due()
+    assert reconciliations.due()
     for _ in range(2):  # the second time it is no news
         record_controller_start(ledger, controller, 0.0, 1700000000.0)
-        begun = sweeps.begin("")
+        begun = reconciliations.begin("")
         assert begun.why in ("slurmctld runs since 1700000000", "the clock")
-        sweeps.keep(begun, REPORT, {})
-        assert not sweeps.due()
+        reconciliations.keep(begun, REPORT, {})
+        assert not reconciliations.due()
     assert begun.why == "the clock"
 
 
 def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
-    ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT, {"missing 0x1": 40.0})
-    execute(ledger, "UPDATE sweeps SET suspects = suspects || '{\"missing 0x2\": 0}'")
-    suspects = ledger.sweeps.begin("second").previous_doubts_s
-    assert 40.0 <= suspects["missing 0x1"] < 40.0 + deadline(20.0)
-    assert suspects["missing 0x2"] > 1e9
+    ledger.reconciliations.keep(
+        ledger.reconciliations.begin("first"), REPORT, {"missing 0x1": 40.0}
+    )
+    execute(
+        ledger,
+        "UPDATE reconciliations SET previous_doubts = previous_doubts || '{\"missing 0x2\": 0}'",
+    )
+    doubts = ledger.reconciliations.begin("second").previous_doubts_s
+    assert 40.0 <= doubts["missing 0x1"] < 40.0 + deadline(20.0)
+    assert doubts["missing 0x2"] > 1e9
 
 
 def test_keep__after_thousands_of_reports__all_stay_and_are_found_by_number(
@@ -181,15 +188,15 @@ def test_keep__after_thousands_of_reports__all_stay_and_are_found_by_number(
     """Only their age lets them go: an audit finds all of its time."""
     execute(
         ledger,
-        "INSERT INTO sweeps (cluster, begun_at, report, suspects)"
+        "INSERT INTO reconciliations (cluster, begun_at, report, previous_doubts)"
         " SELECT 'here', now() - interval '300 days', jsonb_build_object('number', number), '{}'"
         " FROM generate_series(1, 6000) AS number",
     )
-    (first,) = ledger.sweeps.last(6000)[-1:]
-    ledger.sweeps.keep(ledger.sweeps.begin("again"), REPORT, {})
-    (found,) = ledger.sweeps.numbered(first.id)
+    (first,) = ledger.reconciliations.last(6000)[-1:]
+    ledger.reconciliations.keep(ledger.reconciliations.begin("again"), REPORT, {})
+    (found,) = ledger.reconciliations.numbered(first.id)
     assert found.report == {"number": 1}
-    assert ledger.sweeps.numbered(0) == []
+    assert ledger.reconciliations.numbered(0) == []
 
 
 def test_hot_and_named__each_job__has_what_a_comparison_needs(ledger: Ledger) -> None:
@@ -215,7 +222,7 @@ def test_hot_and_named__each_job__has_what_a_comparison_needs(ledger: Ledger) ->
         " VALUES ('here', :id, 101, 7, 1, 0, '')",
         id=job_id(1),
     )
-    active = ledger.sweeps.active()
+    active = ledger.reconciliations.active()
     assert set(active) == {job_id(1), job_id(2)}
     first, second = active[job_id(1)], active[job_id(2)]
     assert (first.state, first.slurm_id, first.has_unread_callback) == (
@@ -232,10 +239,10 @@ def test_hot_and_named__each_job__has_what_a_comparison_needs(ledger: Ledger) ->
         frozenset({EffectKind.POLL_SLURM}),
         False,
     )
-    named = ledger.sweeps.named([job_id(2)], [SlurmId(103)])
+    named = ledger.reconciliations.named([job_id(2)], [SlurmId(103)])
     assert set(named) == {job_id(2), job_id(3)}
     assert named[job_id(3)].is_final
-    assert ledger.sweeps.named([], []) == {}
+    assert ledger.reconciliations.named([], []) == {}
 
 
 def test_first_claim__blocks_read_out_of_order__is_the_lowest_block(
@@ -261,7 +268,11 @@ def test_switch__set_for_another_reason_meanwhile__stays(ledger: Ledger) -> None
 
 def test_stale__untouched_effects__are_counted(ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
-    assert ledger.sweeps.stale() == {"effects": 0, "callbacks": 0, "transactions": 0}
+    assert ledger.reconciliations.stale() == {
+        "effects": 0,
+        "callbacks": 0,
+        "transactions": 0,
+    }
     execute(
         ledger,
         "UPDATE effects SET due_at = now() - interval '100 s' WHERE done_at IS NULL",
@@ -271,7 +282,11 @@ def test_stale__untouched_effects__are_counted(ledger: Ledger) -> None:
         "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at)"
         " VALUES ('here', '0x1', 1, 7, 1, 0, '', now() - interval '100 s')",
     )
-    assert ledger.sweeps.stale() == {"effects": 1, "callbacks": 1, "transactions": 0}
+    assert ledger.reconciliations.stale() == {
+        "effects": 1,
+        "callbacks": 1,
+        "transactions": 0,
+    }
 
 
 def test_confirm_lost__several_jobs__ends_only_held_ones_that_are_still_the_same(
@@ -280,7 +295,9 @@ def test_confirm_lost__several_jobs__ends_only_held_ones_that_are_still_the_same
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
     held = {job_id(1): 101, job_id(2): 999}
-    ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT | {"held": held}, {})
+    ledger.reconciliations.keep(
+        ledger.reconciliations.begin("first"), REPORT | {"held": held}, {}
+    )
     assert operator_actions.confirm_lost(ledger, [job_id(3)]) == []
     # the second one has another SLURM id by now
     assert operator_actions.confirm_lost(ledger) == [job_id(1)]
@@ -293,7 +310,7 @@ def test_confirm_lost__several_jobs__ends_only_held_ones_that_are_still_the_same
     outcome = jobs[job_id(1)].outcome
     assert outcome is not None
     assert (outcome.status, outcome.minutes) == (ChainStatus.PANICKED, 0)
-    assert ledger.sweeps.due()
+    assert ledger.reconciliations.due()
 
 
 def test_foreign_claims__kept_again_or_taken_over__stay_until_they_are_deleted(
@@ -336,8 +353,10 @@ def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(
     ledger: Ledger,
 ) -> None:
     report = REPORT | {"unseen": {"chain": "no\0 \ud800"}}
-    ledger.sweeps.keep(ledger.sweeps.begin("again"), report, {})
-    assert ledger.sweeps.last()[0].report["unseen"] == {"chain": "no\\x00 \\ud800"}
+    ledger.reconciliations.keep(ledger.reconciliations.begin("again"), report, {})
+    assert ledger.reconciliations.last()[0].report["unseen"] == {
+        "chain": "no\\x00 \\ud800"
+    }
 
 
 def heard(ledger: Ledger, *names: str) -> None:
@@ -457,7 +476,7 @@ def swept(ledger: Ledger) -> list[tuple[DiscrepancyKind, JobId]]:
     """What a sweep finds where SLURM runs job 1 with the limit that it was claimed
     for.
     """
-    jobs = ledger.sweeps.active()
+    jobs = ledger.reconciliations.active()
     (job,) = jobs.values()
     assert job.slurm_id is not None
     seen = JobRecord(job.slurm_id, "RUNNING", 60, 0)
@@ -488,7 +507,7 @@ def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_ag
     give_up(ledger, EffectKind.CANCEL)
     assert swept(ledger) == []
     ledger.record(JobChange(job_id(1), CancelRequested(at=(9, 0))))
-    assert EffectKind.CANCEL in ledger.sweeps.active()[job_id(1)].open
+    assert EffectKind.CANCEL in ledger.reconciliations.active()[job_id(1)].open
 
 
 def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(
@@ -505,7 +524,7 @@ def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(
     give_up(ledger, EffectKind.TOP_UP)
     assert swept(ledger) == []
     ledger.record(JobChange(job_id(1), ToppedUp("2", 5)))
-    assert EffectKind.TOP_UP in ledger.sweeps.active()[job_id(1)].open
+    assert EffectKind.TOP_UP in ledger.reconciliations.active()[job_id(1)].open
 
 
 def test_forgotten__top_up_that_slurm_refused__is_no_sweeps_any_more(
@@ -534,4 +553,4 @@ def give_up(ledger: Ledger, kind: EffectKind) -> None:
         effect.job_id,
         OperatorAbandonedEffect(kind, "SLURM will not"),
     )
-    assert kind not in ledger.sweeps.active()[effect.job_id].open
+    assert kind not in ledger.reconciliations.active()[effect.job_id].open

@@ -10,7 +10,7 @@ from plugins import reporter_health
 from plugins.probes.progress import Progress
 from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures
-from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
 from supervisor_tasks.monitoring import instruments
 from supervisor_tasks.monitoring.instruments import BuildInfo
@@ -84,6 +84,6 @@ def _snapshot() -> StatusSummary:
         alarms=[],
         claiming_paused=False,
         submissions_paused=False,
-        last_sweep=Swept(now, now, {}),
+        last_sweep=Reconciliation(now, now, {}),
         since_sweep_s=0.0,
     )

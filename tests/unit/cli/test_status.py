@@ -9,7 +9,7 @@ from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.status import Findings, WalletSummary, facts_of
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.periodic_run_names import SCANNED, finished_key
-from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
@@ -149,7 +149,10 @@ def test_last_sweep__what_it_has_found__is_told(
     report: dict[str, Any], told: str
 ) -> None:
     assert (
-        shown(replace(a_summary(), last_sweep=Swept(NOW, NOW, report, 1)), "last sweep")
+        shown(
+            replace(a_summary(), last_sweep=Reconciliation(NOW, NOW, report, 1)),
+            "last sweep",
+        )
         == told
     )
 

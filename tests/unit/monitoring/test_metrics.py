@@ -11,7 +11,7 @@ from supervisor_tasks.jobs.model import EffectKind, State
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures, Moments
-from supervisor_tasks.ledger.reconciliations import Swept
+from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import (
     EffectCount,
     StatusSummary,
@@ -64,7 +64,7 @@ FULL = StatusSummary(
     ],
     claiming_paused=True,
     submissions_paused=False,
-    last_sweep=Swept(
+    last_sweep=Reconciliation(
         NOON, NOON, {"lost": 3, "why": "asked", "blind_since_s": {"slurm": 1700.5}}
     ),
     since_sweep_s=0.0,

@@ -139,12 +139,12 @@ def test_held_now__job_cannot_be_looked_at__stays_held() -> None:
 
 
 def test_doubts__finding_could_not_be_checked__stays_as_it_was() -> None:
-    suspects = {f"missing {name(1)}": 500.0, f"reassigned_on_chain {name(2)}": 400.0}
-    blind = seeing(known(1), known(2), previous_doubts=suspects, slurm=None, chain=None)
-    assert doubts(blind, find_discrepancies(blind)) == suspects
-    unanswered = seeing(known(1), rows=[row(99)], previous_doubts=suspects)
+    previous = {f"missing {name(1)}": 500.0, f"reassigned_on_chain {name(2)}": 400.0}
+    blind = seeing(known(1), known(2), previous_doubts=previous, slurm=None, chain=None)
+    assert doubts(blind, find_discrepancies(blind)) == previous
+    unanswered = seeing(known(1), rows=[row(99)], previous_doubts=previous)
     assert doubts(unanswered, find_discrepancies(unanswered)) == {
         f"missing {name(1)}": 500.0
     }
-    seen = seeing(known(1), known(2), rows=[row(1), row(2)], previous_doubts=suspects)
+    seen = seeing(known(1), known(2), rows=[row(1), row(2)], previous_doubts=previous)
     assert doubts(seen, find_discrepancies(seen)) == {}
