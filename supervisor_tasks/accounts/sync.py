@@ -25,7 +25,7 @@ from supervisor_tasks.indexer.event_logs import alarm_of_unreadable
 from supervisor_tasks.jobs.effect_failures import (
     DIRECTORY_AWAY,
     DIRECTORY_REFUSES,
-    give_back_unforeseen,
+    give_back_unexpected,
     given_back_on_failure,
 )
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
@@ -174,7 +174,7 @@ def _make_one(ledger: Ledger, session: "Session", effect: OpenEffect) -> None:
         raise
     except Exception as error:
         log.exception("account_failed_unexpectedly", customer=customer)
-        give_back_unforeseen(ledger, [effect], error)
+        give_back_unexpected(ledger, [effect], error)
     else:
         ledger.effects.finish(effect)
         log.info("account_created", customer=customer)

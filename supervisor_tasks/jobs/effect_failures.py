@@ -49,7 +49,7 @@ def given_back_on_failure(
         ledger.effects.postpone(effects, again_s, str(error))
         log.warning("batch_postponed", effects=len(effects), error=str(error))
     except Exception as error:
-        give_back_unforeseen(ledger, effects, error)
+        give_back_unexpected(ledger, effects, error)
         raise
     except BaseException as error:
         # the worker got the order to end: no failure of the effects
@@ -57,7 +57,7 @@ def given_back_on_failure(
         raise
 
 
-def give_back_unforeseen(
+def give_back_unexpected(
     ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object
 ) -> None:
     """Make effects due again soon after an unexpected error. One that was taken alone

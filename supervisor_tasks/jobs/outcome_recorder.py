@@ -215,7 +215,7 @@ class OutcomeRecorder:
                 log.error("effects_failed_unexpectedly", exc_info=error, **fields)
                 # of use only for an effect that was taken alone
                 evidence = self._evidence(effects[0])
-                effect_failures.give_back_unforeseen(ledger, effects, error, **evidence)
+                effect_failures.give_back_unexpected(ledger, effects, error, **evidence)
 
     def _evidence(self, effect: OpenEffect) -> dict[str, object]:
         job = self._jobs.get(effect)

@@ -85,7 +85,7 @@ def test_call__unexpected_error__is_internal_and_one_log_line_for_many_calls(
         services, calls = some_services(), [Call(), Call()]
         for call in calls:
             call.message.set()
-        return [await run(services, call, RuntimeError("unforeseen")) for call in calls]
+        return [await run(services, call, RuntimeError("unexpected")) for call in calls]
 
     assert asyncio.run(two()) == [grpc.StatusCode.INTERNAL] * 2
     assert [line.args for line in lines.calls] == [("call_failed",)]
