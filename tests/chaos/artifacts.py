@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from devgrid.grid import Grid
-from tests.chaos.evidence import EXPECTED
+from tests.support.audit_evidence import EXPECTED
 from tests.support.grid_assertions import rows
 
 TABLES = (

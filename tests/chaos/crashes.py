@@ -21,11 +21,11 @@ from devgrid.options import GridOptions, Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.crash_points import CrashPoint
 from supervisor_tasks.ledger.outbox import PARKED_AFTER
-from tests.chaos import jobs
-from tests.chaos.audit import audit, violations
 from tests.chaos.directory import wrong_accounts
-from tests.chaos.evidence import gather
 from tests.chaos.keeper import ProcessSupervisor
+from tests.support import chaos_jobs
+from tests.support.audit import audit, violations
+from tests.support.audit_evidence import gather
 from tests.support.grid_assertions import rows, wait_for
 
 PLACES = tuple(
@@ -36,7 +36,10 @@ AUDITS = 3
 STRAGGLERS_S = 10.0
 PATIENCE_S = 240.0
 BLOCK_TIME_S = 0.2
-OVERRIDES = {"CHAIN_POLL_S": "0.3", "CHAIN_CONFIRMATIONS": str(jobs.CONFIRMATIONS)}
+OVERRIDES = {
+    "CHAIN_POLL_S": "0.3",
+    "CHAIN_CONFIRMATIONS": str(chaos_jobs.CONFIRMATIONS),
+}
 # of passes of a place: the process dies at one of them. Other points are passed once
 MAX_COUNT = {
     CrashPoint.COMMIT: 12,
@@ -185,11 +188,11 @@ class CrashTestGrid:
         They run beside all others.
         """
         self._long_job_ids = [
-            jobs.finishing(self.grid, self._customer, seconds=62),
-            jobs.timing_out(self.grid, self._customer),
+            chaos_jobs.finishing(self.grid, self._customer, seconds=62),
+            chaos_jobs.timing_out(self.grid, self._customer),
         ]
         for job_id in self._long_job_ids:
-            wait_for(self.grid, job_id, jobs.RUNNING, PATIENCE_S)
+            wait_for(self.grid, job_id, chaos_jobs.RUNNING, PATIENCE_S)
 
     def kill(self, run: Run) -> Outcome:
         """Carry out a run up to the death: when a process passes the place, or never if
@@ -200,7 +203,7 @@ class CrashTestGrid:
             self._arm(run)
             chance = random.Random(run.seed)
             job_ids = [
-                jobs.KINDS[kind](self.grid, self._customer, chance)
+                chaos_jobs.KINDS[kind](self.grid, self._customer, chance)
                 for kind in run.kinds
             ]
             self._job_ids += job_ids
@@ -235,7 +238,7 @@ class CrashTestGrid:
         sshd = self.grid.processes.find("sshd")
         self.grid.processes.signal_tree(sshd, signal.SIGSTOP)
         try:
-            job_ids = jobs.finishing_together(self.grid, self._customer, size)
+            job_ids = chaos_jobs.finishing_together(self.grid, self._customer, size)
             wait_until(
                 lambda: len(rows(self.grid, FETCHED, ids=job_ids)) == size,
                 f"{size} scripts",
@@ -258,7 +261,7 @@ class CrashTestGrid:
         job_ids = submit()
 
         def decided() -> bool:
-            return not self._order.exists() or jobs.ended(self.grid, job_ids)
+            return not self._order.exists() or chaos_jobs.ended(self.grid, job_ids)
 
         wait_until(
             decided,
@@ -282,13 +285,13 @@ class CrashTestGrid:
 
     def check(self) -> list[str]:
         """Wait for the jobs of the run to end. Returns the violations."""
-        jobs.wait_for_end(self.grid, self._job_ids, timeout_s=240.0)
+        chaos_jobs.wait_for_end(self.grid, self._job_ids, timeout_s=240.0)
         self._job_ids = []
         return self._violations()
 
     def finish(self) -> list[str]:
         """Wait for the long jobs to end, too. Returns the violations."""
-        jobs.wait_for_end(self.grid, self._long_job_ids, timeout_s=200.0)
+        chaos_jobs.wait_for_end(self.grid, self._long_job_ids, timeout_s=200.0)
         self._long_job_ids = []
         return self._violations()
 
@@ -309,7 +312,7 @@ class CrashTestGrid:
         under_way = [*self._long_job_ids, *(row.claim_key for row in claims)]
         found: list[str] = []
         for _ in range(AUDITS):
-            jobs.wait_for_rest(self.grid, effects=not self._long_job_ids)
+            chaos_jobs.wait_for_rest(self.grid, effects=not self._long_job_ids)
             lines = (
                 violations(audit(gather(self.grid.folder))) + self._account_violations()
             )

@@ -14,8 +14,8 @@ from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.machine import deadline
 from supervisor_tasks.ledger.alarms import AlarmName
-from tests.chaos.slurm_records import purged
 from tests.support.grid_assertions import rows
+from tests.support.slurm_records import purged
 
 LOOKS_EVERY_S = 1.0
 HELD = """

@@ -30,10 +30,11 @@ from devgrid.grid import Grid
 from devgrid.hand_in import CREDIT
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from tests.chaos import faults, jobs, operator
-from tests.chaos.audit import CheckResult, audit
-from tests.chaos.evidence import Evidence, gather
-from tests.chaos.forged_callbacks import forged_callbacks, send
+from tests.chaos import operator
+from tests.support import chaos_jobs, faults
+from tests.support.audit import CheckResult, audit
+from tests.support.audit_evidence import Evidence, gather
+from tests.support.forged_callbacks import forged_callbacks, send
 from tests.support.grid_assertions import rows
 
 RECORD = Path(__file__).parents[2] / "docs" / "reliability.json"
@@ -128,7 +129,7 @@ class Soak:
                 self._over.set()
             for other in others:
                 other.result()
-        jobs.wait_for_rest(self._grid, PATIENCE_S)
+        chaos_jobs.wait_for_rest(self._grid, PATIENCE_S)
         self._measure_once()
 
     def _one_fault(self, chance: random.Random, ends_s: float) -> None:
@@ -171,7 +172,7 @@ class Soak:
             submission.result()
 
     def _submit(self, kind: str, chance: random.Random) -> None:
-        submit: jobs.Submit = jobs.KINDS.get(kind, _long)
+        submit: chaos_jobs.Submit = chaos_jobs.KINDS.get(kind, _long)
         try:
             job_id = submit(self._grid, self._customer, chance)
         except (AssertionError, TimeoutError) as error:
@@ -214,7 +215,7 @@ class Soak:
 
 
 def _long(grid: Grid, customer: Account, chance: random.Random) -> str:
-    return jobs.finishing(grid, customer, seconds=chance.randint(*LONG_S))
+    return chaos_jobs.finishing(grid, customer, seconds=chance.randint(*LONG_S))
 
 
 def main() -> None:

@@ -15,12 +15,12 @@ from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.options import GridOptions
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import jobs
-from tests.chaos.audit import CHECKS, audit, violations
-from tests.chaos.evidence import Evidence, OnChainJob, gather
-from tests.chaos.slurmctld_log import UnsavedEnd
+from tests.support import chaos_jobs
+from tests.support.audit import CHECKS, audit, violations
+from tests.support.audit_evidence import Evidence, OnChainJob, gather
 from tests.support.grid_assertions import ledger, rows, wait_for, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.slurmctld_log import UnsavedEnd
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +30,18 @@ def grid() -> Iterator[Grid]:
         running.fleet.start(flower=False)
         customer = running.new_customer()
         for job_id in (
-            jobs.finishing(running, customer),
-            jobs.failing(running, customer),
+            chaos_jobs.finishing(running, customer),
+            chaos_jobs.failing(running, customer),
         ):
             wait_for_end(running, job_id)
-        cancelled = running.submit_script(customer, jobs.marking(running, "sleep 600"))
-        jobs.expect(running, cancelled, "CANCELLED", runs=1)
+        cancelled = running.submit_script(
+            customer, chaos_jobs.marking(running, "sleep 600")
+        )
+        chaos_jobs.expect(running, cancelled, "CANCELLED", runs=1)
         wait_for(running, cancelled, {ChainStatus.RUNNING})
         running.chain.customers.cancel_job(customer, cancelled)
         wait_for_end(running, cancelled)
-        jobs.wait_for_rest(running)
+        chaos_jobs.wait_for_rest(running)
         yield running
     finally:
         running.stop()
@@ -68,7 +70,7 @@ def test_program__a_row_is_wrong__prints_it_and_ends_with_status_1(grid: Grid) -
     """
 
     def run() -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "tests.chaos.audit", str(grid.folder)]
+        argv = [sys.executable, "-m", "tests.support.audit", str(grid.folder)]
         return subprocess.run(
             argv, capture_output=True, text=True, timeout=deadline(120)
         )

@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 
 from supervisor_tasks.crash_points import CrashPoint
-from tests.chaos import jobs
 from tests.chaos.crashes import CrashTestGrid, Run
+from tests.support import chaos_jobs
 
 pytestmark = pytest.mark.chaos
 
@@ -25,8 +25,8 @@ def crash_grid() -> Iterator[CrashTestGrid]:
     with CrashTestGrid.start(workers=2) as running:
         # No worker claims a job before SLURM has answered, and sshd must not stand
         # still before that.
-        first = jobs.finishing(running.grid, running.grid.new_customer())
-        jobs.wait_for_end(running.grid, [first])
+        first = chaos_jobs.finishing(running.grid, running.grid.new_customer())
+        chaos_jobs.wait_for_end(running.grid, [first])
         yield running
 
 

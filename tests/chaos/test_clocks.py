@@ -13,12 +13,12 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import jobs
-from tests.chaos.audit import audit, violations
-from tests.chaos.clocks import set_site_clocks, shifted
-from tests.chaos.evidence import gather
+from tests.support import chaos_jobs
+from tests.support.audit import audit, violations
+from tests.support.audit_evidence import gather
 from tests.support.grid_assertions import journal, ledger, rows, slurm_of, wait_for
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.shifted_clocks import set_site_clocks, shifted
 
 pytestmark = pytest.mark.chaos  # minutes
 
@@ -51,16 +51,21 @@ def test_jobs__site_clocks_an_hour_off__end_right_and_forgotten_ones_run_once(
     customer = grid.new_customer()
     job_ids = [
         kind(grid, customer)
-        for kind in (jobs.finishing, jobs.failing, jobs.rejected, jobs.topped_up)
+        for kind in (
+            chaos_jobs.finishing,
+            chaos_jobs.failing,
+            chaos_jobs.rejected,
+            chaos_jobs.topped_up,
+        )
     ]
-    job_ids.append(jobs.cancelled(grid, customer, {ChainStatus.RUNNING}))
-    jobs.wait_for_end(grid, job_ids, PATIENCE_S)
+    job_ids.append(chaos_jobs.cancelled(grid, customer, {ChainStatus.RUNNING}))
+    chaos_jobs.wait_for_end(grid, job_ids, PATIENCE_S)
     slurm_of(grid).run("scontrol", "update", NODES, "state=drain", "reason=test")
     state = slurm_of(grid).layout.folder / "state"
     grid.processes.stop(grid.processes.find("slurmctld"))  # it saves its state
     shutil.copytree(state, state.with_name("saved"))
     grid.processes.start_again("slurmctld", **shifted(grid, hours))
-    waiting = [jobs.finishing(grid, customer) for _ in range(3)]
+    waiting = [chaos_jobs.finishing(grid, customer) for _ in range(3)]
     for job_id in waiting:
         wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
     wait_until(
@@ -80,7 +85,7 @@ def test_jobs__site_clocks_an_hour_off__end_right_and_forgotten_ones_run_once(
     state.with_name("saved").rename(state)
     grid.processes.start_again("slurmctld", **shifted(grid, hours))
     slurm_of(grid).run("scontrol", "update", NODES, "state=resume")
-    jobs.wait_for_end(grid, [*job_ids, *waiting], PATIENCE_S)
+    chaos_jobs.wait_for_end(grid, [*job_ids, *waiting], PATIENCE_S)
     assert violations(audit(gather(grid.folder))) == []
     assert {grid.chain.job(job_id).status for job_id in waiting} == {
         ChainStatus.FINISHED

@@ -13,10 +13,10 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import tail, wait_until
 from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusRequest
-from tests.chaos import faults, jobs
-from tests.chaos.audit import audit, violations
-from tests.chaos.evidence import gather
-from tests.chaos.forged_callbacks import send
+from tests.support import chaos_jobs, faults
+from tests.support.audit import audit, violations
+from tests.support.audit_evidence import gather
+from tests.support.forged_callbacks import send
 from tests.support.grid_assertions import parked, rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 
@@ -48,13 +48,13 @@ def test_disk_full__callbacks_and_jobs_under_way__loses_no_acknowledged_call(
     customer = grid.new_customer()
     job_ids = [
         kind(grid, customer)
-        for kind in (jobs.finishing, jobs.failing, jobs.finishing)
+        for kind in (chaos_jobs.finishing, chaos_jobs.failing, chaos_jobs.finishing)
         for _ in range(2)
     ]
     answers = [call(grid, 0)]
     with FULL.on(target):
         ends_s = time.monotonic() + LASTS_S
-        job_ids += [jobs.finishing(grid, customer) for _ in range(3)]
+        job_ids += [chaos_jobs.finishing(grid, customer) for _ in range(3)]
         while time.monotonic() < ends_s or len(answers) == 1:
             answers.append(call(grid, len(answers)))
     wait_until(
@@ -67,7 +67,7 @@ def test_disk_full__callbacks_and_jobs_under_way__loses_no_acknowledged_call(
     assert set(answers[1:]) == {"UNAVAILABLE"}
     for job_id in job_ids:
         wait_for_end(grid, job_id, 90.0)
-    jobs.wait_for_rest(grid, 90.0)
+    chaos_jobs.wait_for_rest(grid, 90.0)
     assert parked(grid) == []
     found = violations(audit(gather(grid.folder)))
     assert found == [], tail(grid.folder / "log" / "worker.log", 60)
@@ -79,12 +79,12 @@ def test_spool_disk_full__jobs_start_and_end__slurm_runs_and_lost_ends_are_found
 ) -> None:
     grid = target.grid
     customer = grid.new_customer()
-    under_way = [jobs.finishing(grid, customer, 2.0) for _ in range(3)]
+    under_way = [chaos_jobs.finishing(grid, customer, 2.0) for _ in range(3)]
     with SPOOL_FULL.on(target):
         job_ids = [
             *under_way,
-            jobs.failing(grid, customer),
-            *(jobs.finishing(grid, customer) for _ in range(3)),
+            chaos_jobs.failing(grid, customer),
+            *(chaos_jobs.finishing(grid, customer) for _ in range(3)),
         ]
         for job_id in job_ids:
             wait_for_end(grid, job_id, 90.0)
@@ -94,7 +94,7 @@ def test_spool_disk_full__jobs_start_and_end__slurm_runs_and_lost_ends_are_found
             grid, "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids)", ids=job_ids
         )
     }
-    jobs.wait_for_rest(grid, 90.0)
+    chaos_jobs.wait_for_rest(grid, 90.0)
     wait_until(
         lambda: not (grid.folder / "spool" / "lost").stat().st_size,
         "the reporter to log the lost ends",

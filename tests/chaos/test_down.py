@@ -18,9 +18,9 @@ from devgrid.processes import wait_until
 from devgrid.services import script_store
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import jobs
-from tests.chaos.audit import HOOK_EVENTS_STORED, audit, violations
-from tests.chaos.evidence import gather
+from tests.support import chaos_jobs
+from tests.support.audit import HOOK_EVENTS_STORED, audit, violations
+from tests.support.audit_evidence import gather
 from tests.support.grid_assertions import parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.marks import in_chaos
@@ -66,7 +66,7 @@ def test_down__for_ten_minutes_while_50_jobs_end__all_settle_right(
     grid: Grid, hooks: Hooks
 ) -> None:
     job_ids = submit(grid, "sleep $((SLURM_JOB_ID * 7 % 150 + 1))")
-    out_of_credits = jobs.timing_out(grid, grid.chain.account("customer"))
+    out_of_credits = chaos_jobs.timing_out(grid, grid.chain.account("customer"))
     down(grid, hooks, [*job_ids, out_of_credits], at_least_s=LONG_S)
     check(grid, hooks, [*job_ids, out_of_credits])
     assert (
@@ -84,7 +84,7 @@ def submit(grid: Grid, work: str, n: int = JOBS) -> list[str]:
     gate(grid).unlink(missing_ok=True)
     body = f'until [ -e "{gate(grid)}" ]; do sleep 0.2; done\n{work}\nexit $((SLURM_JOB_ID % 3))'
     script = script_store.store_script(
-        grid.folder / "scripts", jobs.marking(grid, body)
+        grid.folder / "scripts", chaos_jobs.marking(grid, body)
     )
     definition = definition_of(script, Resources(memPerCpu=100))
     customer = grid.new_customer(role="customer")
@@ -94,7 +94,7 @@ def submit(grid: Grid, work: str, n: int = JOBS) -> list[str]:
 
 
 def gate(grid: Grid) -> Path:
-    return jobs.marks(grid) / "gate"
+    return chaos_jobs.marks(grid) / "gate"
 
 
 def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> None:
@@ -182,7 +182,7 @@ def check(grid: Grid, hooks: Hooks, job_ids: list[str]) -> None:
     assert ends.count(ChainStatus.CANCELLED) == 2
     assert {ChainStatus.FINISHED, ChainStatus.FAILED} < set(ends)
     assert ChainStatus.PANICKED not in ends
-    jobs.wait_for_rest(grid)
+    chaos_jobs.wait_for_rest(grid)
     results = audit(gather(grid.folder))
     applicable = [
         one

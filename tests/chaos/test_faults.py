@@ -13,9 +13,10 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import tail
-from tests.chaos import faults, jobs, operator
-from tests.chaos.audit import audit, violations
-from tests.chaos.evidence import gather
+from tests.chaos import operator
+from tests.support import chaos_jobs, faults
+from tests.support.audit import audit, violations
+from tests.support.audit_evidence import gather
 from tests.support.grid_assertions import (
     journal,
     rows,
@@ -71,7 +72,7 @@ def customer(target: faults.Target) -> Account:
 
 def hand_in(grid: Grid, customer: Account, number: int) -> list[str]:
     """Jobs that end in different ways, a third of them by failing."""
-    kinds = (jobs.finishing, jobs.failing, jobs.finishing)
+    kinds = (chaos_jobs.finishing, chaos_jobs.failing, chaos_jobs.finishing)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(
             pool.map(lambda place: kinds[place % 3](grid, customer), range(number))
@@ -82,7 +83,7 @@ def assert_all_right(grid: Grid, job_ids: list[str], timeout_s: float) -> None:
     faults.have_ended_jobs_noticed(grid)
     for job_id in job_ids:
         wait_for_end(grid, job_id, timeout_s)
-    jobs.wait_for_rest(grid, timeout_s)
+    chaos_jobs.wait_for_rest(grid, timeout_s)
     found = [
         line for line in violations(audit(gather(grid.folder))) if line not in REPORTED
     ]

@@ -10,7 +10,7 @@ from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos.forged_callbacks import ANSWERS, forged_callbacks, send
+from tests.support.forged_callbacks import ANSWERS, forged_callbacks, send
 from tests.support.grid_assertions import (
     parked,
     rows,

@@ -20,9 +20,9 @@ from devgrid.ports import free_port
 from devgrid.processes import tail, wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.alarms import AlarmName
-from tests.chaos import jobs
-from tests.chaos.audit import audit, violations
-from tests.chaos.evidence import gather
+from tests.support import chaos_jobs
+from tests.support.audit import audit, violations
+from tests.support.audit_evidence import gather
 from tests.support.grid_assertions import rows, wait_for, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 
@@ -88,7 +88,10 @@ def hand_in(grid: Grid, customers: list[Account]) -> list[str]:
     """
 
     def submit(customer: Account) -> list[str]:
-        return [jobs.finishing(grid, customer), jobs.failing(grid, customer)]
+        return [
+            chaos_jobs.finishing(grid, customer),
+            chaos_jobs.failing(grid, customer),
+        ]
 
     with ThreadPoolExecutor(len(customers)) as pool:
         return [
@@ -139,18 +142,19 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(
 ) -> None:
     grid = twins.first
     customers = [grid.new_customer() for _ in range(AT_ONCE // 2)]
-    go = jobs.marks(grid) / "go"
+    go = chaos_jobs.marks(grid) / "go"
     long = [
         grid.submit_script(
-            customer, jobs.marking(grid, f'until [ -e "{go}" ]; do sleep 0.1; done')
+            customer,
+            chaos_jobs.marking(grid, f'until [ -e "{go}" ]; do sleep 0.1; done'),
         )
         for customer in customers
     ]
     for job_id in long:
-        jobs.expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
+        chaos_jobs.expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
     job_ids = long + both_claim(twins, customers)
-    cancelled = jobs.cancelled(grid, customers[0], jobs.RUNNING)
-    topped_up = jobs.topped_up(grid, customers[1])
+    cancelled = chaos_jobs.cancelled(grid, customers[0], chaos_jobs.RUNNING)
+    topped_up = chaos_jobs.topped_up(grid, customers[1])
     for job_id in long:
         wait_for(grid, job_id, {ChainStatus.RUNNING}, 240.0)
     before = [sweeps(each) for each in twins]
@@ -167,7 +171,7 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(
     for job_id in [*job_ids, cancelled, topped_up]:
         wait_for_end(grid, job_id, 240.0)
     for each in twins:
-        jobs.wait_for_rest(each, 240.0)
+        chaos_jobs.wait_for_rest(each, 240.0)
         assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(each)
     assert claimed(twins.first).isdisjoint(claimed(twins.second))
     found = violations(

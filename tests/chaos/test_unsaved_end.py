@@ -11,7 +11,7 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import faults, jobs
+from tests.support import chaos_jobs, faults
 from tests.support.grid_assertions import (
     rows,
     slurm_ids,
@@ -34,7 +34,7 @@ def state(grid: Grid, slurm_id: int) -> str:
 def job_that_slurm_believes_to_run(grid: Grid, customer: Account) -> str:
     """A job that has ended, and that slurmctld has as running."""
     for _ in range(TRIES):
-        job_id = jobs.finishing(grid, customer, RUNS_S)
+        job_id = chaos_jobs.finishing(grid, customer, RUNS_S)
         wait_for(grid, job_id, {ChainStatus.RUNNING})
         slurm_id = slurm_id_of(grid, job_id)
         # so that it does not see the end in time

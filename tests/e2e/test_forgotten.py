@@ -21,8 +21,6 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import (
     SetJobStatusRequest,
 )
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos.forged_callbacks import ANSWERS, forged_callbacks, send
-from tests.chaos.slurm_records import SlurmJob, completed
 from tests.support.end_states import (
     as_customer,
     id_of,
@@ -31,8 +29,10 @@ from tests.support.end_states import (
     running,
     scontrol,
 )
+from tests.support.forged_callbacks import ANSWERS, forged_callbacks, send
 from tests.support.grid_assertions import journal, parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.slurm_records import SlurmJob, completed
 
 MIN_JOB_AGE_S = 2
 PURGED_WITHIN_S = 150.0  # slurmctld looks for old jobs once a minute

@@ -19,8 +19,8 @@ from devgrid.machine import deadline
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos.audit import audit, violations
-from tests.chaos.evidence import gather
+from tests.support.audit import audit, violations
+from tests.support.audit_evidence import gather
 from tests.support.end_states import (
     PATIENCE_S,
     as_customer,

@@ -12,7 +12,7 @@ from devgrid.grid import Grid
 from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import jobs
+from tests.support import chaos_jobs
 from tests.support.grid_assertions import rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 
@@ -60,7 +60,9 @@ def share_wallet(first: GridCluster, second: GridCluster) -> None:
 
 def script(grid: Grid) -> str:
     """A script that marks each of its runs with the cluster that it is on."""
-    mark = f'"{jobs.marks(grid)}/$SLURM_JOB_NAME-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
+    mark = (
+        f'"{chaos_jobs.marks(grid)}/$SLURM_JOB_NAME-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
+    )
     return f"#!/bin/bash\n: >{mark}\nsleep 1\n"
 
 
@@ -136,7 +138,7 @@ def test_shared_wallet__both_claim_at_once__each_job_is_one_clusters_and_runs_on
     first, second = (claimed(grid, cluster) for cluster in grid.clusters)
     assert first & second == set()
     assert first | second == set(settled)
-    runs = [tuple(mark.name.split("-")) for mark in jobs.marks(grid).iterdir()]
+    runs = [tuple(mark.name.split("-")) for mark in chaos_jobs.marks(grid).iterdir()]
     assert {(job_id, cluster) for job_id, cluster, _ in runs} == {
         (job_id, cluster.name)
         for cluster in grid.clusters

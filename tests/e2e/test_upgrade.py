@@ -15,8 +15,8 @@ from devgrid.processes import tail, wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.migrations import newest_revision
-from tests.chaos.audit import audit, violations
-from tests.chaos.evidence import gather
+from tests.support.audit import audit, violations
+from tests.support.audit_evidence import gather
 from tests.support.end_states import PATIENCE_S
 from tests.support.grid_assertions import parked, rows, slurm_ids, wait_for_end
 from tests.support.grids import BLOCK_TIME_S

@@ -22,10 +22,10 @@ from devgrid.processes import wait_until
 from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config.settings import IN_FILES, Settings
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import jobs
 from tests.images import stacks
 from tests.images.containers import engine
 from tests.images.stacks import Stack
+from tests.support import chaos_jobs
 from tests.support.grid_assertions import wait_for
 
 DOCKER = REPOSITORY / "docker"
@@ -275,7 +275,7 @@ class Load:
         under way at their begin and their end.
         """
         before = {service: self.stack.containers(service) for service in services}
-        go = jobs.marks(self.grid) / f"go-{len(self.asked)}"
+        go = chaos_jobs.marks(self.grid) / f"go-{len(self.asked)}"
         body = f'until [ -e "{go}" ]; do sleep 0.1; done'
         (held,) = self._submit(body, 1)
         wait_for(self.grid, held, {ChainStatus.RUNNING}, 180.0)
@@ -295,7 +295,7 @@ class Load:
 
     def _submit(self, body: str, count: int) -> list[str]:
         submitted = self.grid.submit_scripts(
-            self.customer, jobs.marking(self.grid, body), count
+            self.customer, chaos_jobs.marking(self.grid, body), count
         )
         self.asked += submitted
         return submitted
@@ -404,7 +404,7 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
     assert ended == {(ChainStatus.FINISHED, 0)}
     ran = [
         file.name.rpartition("-")[0]
-        for file in jobs.marks(grid).iterdir()
+        for file in chaos_jobs.marks(grid).iterdir()
         if not file.name.startswith("go-")
     ]
     assert sorted(ran) == sorted(asked)  # each once

@@ -10,7 +10,6 @@ import pytest
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import jobs
 from tests.images.machines import RELEASE, Machine
 from tests.images.systemd_site import (
     FORMER,
@@ -32,6 +31,7 @@ from tests.images.systemd_site import (
     unit,
     wait_until_ready,
 )
+from tests.support import chaos_jobs
 
 # it installs a release, on a machine that may be busy
 pytestmark = pytest.mark.timeout(1800)
@@ -103,7 +103,9 @@ def test_units__killed_and_restarted_with_jobs_under_way__lose_none(
 ) -> None:
     wait_until_ready(machine)
     customer = site_grid.new_customer()
-    asked = site_grid.submit_scripts(customer, jobs.marking(site_grid, "sleep 1"), JOBS)
+    asked = site_grid.submit_scripts(
+        customer, chaos_jobs.marking(site_grid, "sleep 1"), JOBS
+    )
     for process in ("worker-slurm", "worker-chain", "beat", "callbacks"):
         killed = shown(machine, unit(process), "MainPID")
         machine.run(f"kill -KILL {killed}")
@@ -111,7 +113,7 @@ def test_units__killed_and_restarted_with_jobs_under_way__lose_none(
         wait_until(again, f"{process} to be started again", 60.0)
     wait_until_ready(machine)
     asked += site_grid.submit_scripts(
-        customer, jobs.marking(site_grid, "sleep 1"), JOBS
+        customer, chaos_jobs.marking(site_grid, "sleep 1"), JOBS
     )
     before = {
         process: shown(machine, unit(process), "MainPID")
@@ -132,7 +134,9 @@ def test_units__killed_and_restarted_with_jobs_under_way__lose_none(
         for job in asked
     }
     assert ended == {(ChainStatus.FINISHED, 0)}
-    ran = [file.name.rpartition("-")[0] for file in jobs.marks(site_grid).iterdir()]
+    ran = [
+        file.name.rpartition("-")[0] for file in chaos_jobs.marks(site_grid).iterdir()
+    ]
     assert sorted(ran) == sorted(asked)  # each once
 
 
@@ -206,7 +210,7 @@ def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
     release(machine, NEW_RELEASE)
     give_version(machine.root / NEW_RELEASE.relative_to("/"), NEW_VERSION)
     asked = site_grid.submit_scripts(
-        site_grid.new_customer(), jobs.marking(site_grid, "sleep 5"), JOBS
+        site_grid.new_customer(), chaos_jobs.marking(site_grid, "sleep 5"), JOBS
     )
     before = {
         process: shown(machine, unit(process), "MainPID")
@@ -231,7 +235,9 @@ def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
         for job in asked
     }
     assert ended == {(ChainStatus.FINISHED, 0)}
-    ran = [file.name.rpartition("-")[0] for file in jobs.marks(site_grid).iterdir()]
+    ran = [
+        file.name.rpartition("-")[0] for file in chaos_jobs.marks(site_grid).iterdir()
+    ]
     assert all(ran.count(job) == 1 for job in asked)  # each once
 
 

@@ -12,7 +12,6 @@ from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.cli.run_fleet import FLEET
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import jobs
 from tests.images.machines import Machine
 from tests.images.systemd_site import (
     ETC,
@@ -31,6 +30,7 @@ from tests.images.systemd_site import (
     unit,
     wait_until_ready,
 )
+from tests.support import chaos_jobs
 
 # it installs a release, on a machine that may be busy
 pytestmark = pytest.mark.timeout(1800)
@@ -78,12 +78,14 @@ def settled(grid: Grid, job_ids: list[str]) -> None:
         for job_id in job_ids
     }
     assert ended == {(ChainStatus.FINISHED, 0)}
-    ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir()]
+    ran = [file.name.rpartition("-")[0] for file in chaos_jobs.marks(grid).iterdir()]
     assert all(ran.count(job_id) == 1 for job_id in job_ids)
 
 
 def submitted(grid: Grid) -> list[str]:
-    return grid.submit_scripts(grid.new_customer(), jobs.marking(grid, "sleep 1"), JOBS)
+    return grid.submit_scripts(
+        grid.new_customer(), chaos_jobs.marking(grid, "sleep 1"), JOBS
+    )
 
 
 def test_small_site__one_unit__takes_a_job_to_its_end_and_stops_the_target(

@@ -9,9 +9,9 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos import faults
 from tests.load.cores import Share
 from tests.load.figures import Figure, show
+from tests.support import faults
 from tests.support.grid_assertions import rows
 
 JOBS = 100

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.slurmctld_log import UnsavedEnd, unsaved_ends
+from tests.support.slurmctld_log import UnsavedEnd, unsaved_ends
 
 STARTED = "slurmctld version 22.05.8 started on cluster devgrid"
 

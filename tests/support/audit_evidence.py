@@ -21,9 +21,9 @@ from web3 import HTTPProvider, Web3
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import BUILD
-from tests.chaos import slurm_records
-from tests.chaos.slurm_records import SlurmJob
-from tests.chaos.slurmctld_log import UnsavedEnd, unsaved_ends
+from tests.support import slurm_records
+from tests.support.slurm_records import SlurmJob
+from tests.support.slurmctld_log import UnsavedEnd, unsaved_ends
 
 CALLS_A_REQUEST = 200
 MARKS = "marks"

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.audit STATE_FOLDER`: checks on a grid that the invariants I1
+"""`python -m tests.support.audit STATE_FOLDER`: checks on a grid that the invariants I1
 to I8 hold.
 
 Run it when nothing is left to do. The checks compare ledger, contract, SLURM's own
@@ -16,8 +16,14 @@ from pathlib import Path
 
 from eth_utils.crypto import keccak
 
-from tests.chaos.evidence import OF_LEDGER, Evidence, OnChainJob, Transaction, gather
-from tests.chaos.slurm_records import SlurmJob
+from tests.support.audit_evidence import (
+    OF_LEDGER,
+    Evidence,
+    OnChainJob,
+    Transaction,
+    gather,
+)
+from tests.support.slurm_records import SlurmJob
 
 ACTIVE = ("PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING")
 # The status on the contract that belongs to SLURM's end state (only COMPLETED is

@@ -16,7 +16,7 @@ from devgrid.grid import Grid, definition_of
 from devgrid.processes import wait_until
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos.evidence import EXPECTED, MARKS
+from tests.support.audit_evidence import EXPECTED, MARKS
 from tests.support.grid_assertions import ledger, rows, slurm_of, wait_for
 
 ENDLESS_S = 600

@@ -25,9 +25,9 @@ from devgrid.faults.network_proxy import Proxy
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from tests.chaos.clocks import shifted
-from tests.chaos.slurmctld_log import unsaved_ends
 from tests.support.grid_assertions import slurm_of
+from tests.support.shifted_clocks import shifted
+from tests.support.slurmctld_log import unsaved_ends
 
 # The parts of a fleet, and the parts that it works with.
 OURS = ("worker", "beat", "callbacks", "reporter")

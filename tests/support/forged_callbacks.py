@@ -13,7 +13,7 @@ from devgrid.grid import Grid
 from devgrid.machine import deadline
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
-from tests.chaos.evidence import ACKNOWLEDGED
+from tests.support.audit_evidence import ACKNOWLEDGED
 
 CALLERS = 8
 # The possible answers. RESOURCE_EXHAUSTED: no room for more callbacks about unknown
