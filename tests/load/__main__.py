@@ -19,16 +19,17 @@ import psutil
 
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from tests.load import burst, parsing, probes, specs, sweep, upgrade
+from tests.load import burst, parsing, probes, specs, upgrade
 from tests.load.callbacks import callbacks
 from tests.load.cores import Share
-from tests.load.figures import Figure, show
 from tests.load.flat import flat
 from tests.load.latency import claim_latency, completion, polled_claim_latency
-from tests.load.record import by_name, recorded, write
 from tests.load.recovery import recovery
 from tests.load.registration import price_on_chain
 from tests.load.usage import FLEET, cpu_s_of, memory_mb
+from tests.support import load_sweep
+from tests.support.load_figures import Figure, show
+from tests.support.load_record import by_name, recorded, write
 
 Measure = Callable[[Grid], list[Figure]]
 
@@ -36,7 +37,7 @@ IDLE_S = 30.0
 NO_LISTENER = "ws://127.0.0.1:9"
 OTHERS = {
     "parsers of benchmarks": parsing.figures,
-    "sweep and monitor": sweep.figures,
+    "sweep and monitor": load_sweep.figures,
     "specs": specs.figures,
     "probes": probes.figures,
     "upgrade": upgrade.figures,

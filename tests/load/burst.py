@@ -17,10 +17,10 @@ from devgrid.services import script_store
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.load import raw_sbatch
-from tests.load.figures import Figure, show
 from tests.load.registration import READY
 from tests.load.usage import OWN, SECOND_WORKER, Meter, Usage, process_of
 from tests.support.grid_assertions import parked, rows, slurm_of
+from tests.support.load_figures import Figure, show
 
 BURST = 200
 LARGE_BURST, LARGE_BURST_CUSTOMERS = 1000, 10

@@ -6,10 +6,10 @@ from sqlalchemy import text
 
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.load.figures import Figure, show
 from tests.load.light_caller import Calls, Outcome, in_a_process
 from tests.load.usage import cpu_s_of
 from tests.support.grid_assertions import ledger, rows
+from tests.support.load_figures import Figure, show
 
 CALLERS = 32
 CALLS = 10_000

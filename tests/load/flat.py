@@ -16,10 +16,10 @@ from devgrid import REPOSITORY
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.load import large_ledger
-from tests.load.figures import Figure, show
 from tests.load.latency import is_settled, schedule
+from tests.support import large_ledger
 from tests.support.grid_assertions import ledger, rows, wait_for_end
+from tests.support.load_figures import Figure, show
 
 JOBS = 40
 # jobs before the measured ones: connections and caches of the database are cold after

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from devgrid.chain.chain import Chain
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.load.figures import Figure
 from tests.support.grid_assertions import rows, wait_for_end
+from tests.support.load_figures import Figure
 
 JOBS = 50
 BLOCK_POLL_S = 0.01

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from benchmarks.registry import SUITE
 from benchmarks.sections import MAX_BYTES
-from tests.load.figures import Figure
 from tests.support.benchmark_plans import DATA, NONCE, printed
+from tests.support.load_figures import Figure
 
 REPEATS = 5
 

@@ -17,7 +17,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
-from tests.load.figures import Figure
+from tests.support.load_figures import Figure
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "metrics", "reporter")
 PAGES = ("livez", "readyz", "metrics")

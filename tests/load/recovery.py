@@ -10,9 +10,9 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.load.cores import Share
-from tests.load.figures import Figure, show
 from tests.support import faults
 from tests.support.grid_assertions import rows
+from tests.support.load_figures import Figure, show
 
 JOBS = 100
 LASTS_S = 5.0

@@ -5,7 +5,7 @@ import time
 from devgrid.chain.model import ChainError
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.load.figures import Figure
+from tests.support.load_figures import Figure
 
 BLOCK_TIME_S = 1.0
 POLL_S = 1.0  # CHAIN_POLL_S

@@ -16,8 +16,8 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.migrations import upgrade
 from supervisor_tasks.ledger.retention import PASS_JOBS, PASS_S, Retention
-from tests.load.figures import Figure, show
-from tests.load.large_ledger import SETTLED, fill
+from tests.support.large_ledger import SETTLED, fill
+from tests.support.load_figures import Figure, show
 
 CLUSTER = "old"
 DAYS = 400

@@ -15,7 +15,7 @@ from supervisor_tasks.slurm.hardware import PartitionHardware, read_specs
 from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import Ssh, load_key
-from tests.load.figures import Figure
+from tests.support.load_figures import Figure
 from tests.support.submission_env import authorized_keys_command, new_key
 
 RECORDED = (

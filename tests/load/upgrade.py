@@ -21,7 +21,7 @@ from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.migrations import pending, upgrade
-from tests.load.figures import Figure, show
+from tests.support.load_figures import Figure, show
 
 JOBS = 200_000
 FIRST = "0001"

@@ -18,8 +18,8 @@ from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from tests.load.large_ledger import fill
 from tests.support.grid_assertions import ledger, rows, wait_for_end
+from tests.support.large_ledger import fill
 
 SETTLED = 200_000
 LARGE = (

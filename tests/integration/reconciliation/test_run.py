@@ -31,9 +31,9 @@ from supervisor_tasks.reconciliation import run
 from supervisor_tasks.reconciliation.backfill import HISTORY, has_pending_blocks
 from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.commands import script_header
-from tests.load.sweep import prepare, put_on_chain
 from tests.support.grid_assertions import sbatch_without_the_fleet, slurm_of
 from tests.support.ledger import claim, emptied
+from tests.support.load_sweep import prepare, put_on_chain
 
 PATIENCE_S = 60.0
 GRACE_S = 1.0

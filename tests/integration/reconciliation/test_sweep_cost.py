@@ -9,7 +9,7 @@ import pytest
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from supervisor_tasks.reconciliation.collect import CUSTOMERS_AT_ONCE
-from tests.load.sweep import forget_waiting_jobs, measure, prepare
+from tests.support.load_sweep import forget_waiting_jobs, measure, prepare
 
 JOBS, MISSING, CALLBACKS = 700, 50, 200
 # squeue, accounting by id and by customer, scontrol show config (twice when a minute

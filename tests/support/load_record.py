@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.load.figures import Figure
+from tests.support.load_figures import Figure
 
 DOCS = Path(__file__).parents[2] / "docs"
 FIGURES = DOCS / "performance.json"

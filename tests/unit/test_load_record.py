@@ -4,8 +4,8 @@ bound shows.
 
 import pytest
 
-from tests.load.figures import Figure
-from tests.load.record import (
+from tests.support.load_figures import Figure
+from tests.support.load_record import (
     BEGIN,
     DOCUMENT,
     END,

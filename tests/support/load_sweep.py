@@ -1,5 +1,5 @@
-"""`python -m tests.load.sweep`: measures a sweep over ten thousand active jobs, and the
-monitor with a thousand callbacks.
+"""`python -m tests.support.load_sweep`: measures a sweep over ten thousand active jobs,
+and the monitor with a thousand callbacks.
 
 It counts the SLURM commands and RPC requests of the sweep, when all is well and when
 SLURM does not list some jobs. The chain, sshd and Postgres are real. The jobs are
@@ -37,8 +37,8 @@ from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.squeue import FIELDS
 from supervisor_tasks.slurm.ssh import Ssh
-from tests.load.figures import Figure, show
 from tests.support.ledger import emptied
+from tests.support.load_figures import Figure, show
 
 JOBS = 10_000
 JOBS_SLOT = 1  # of the mapping in JobRepository's storage, after that of AccessControl
