@@ -11,35 +11,18 @@ import random
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ET
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from devgrid.options import Transport
-from tests.chaos.crash_series import run_all, show
-from tests.chaos.crashes import PLACES, plan
+from tests.chaos.crash_series import run_all
+from tests.chaos.crashes import plan
+from tests.support.chaos_report import PLACES, LongTest, read_report, show
 
 REPOSITORY = Path(__file__).parents[2]
 BUILT = REPOSITORY / "build" / "chaos"
 RUNS = 200
 PARALLEL_FILES = "2"  # of long tests; most of them wait most of the time
-
-
-@dataclass(frozen=True, slots=True)
-class LongTest:
-    """The result of one long test: its outcome in a word, the seconds that it took, and
-    the first line of its error.
-    """
-
-    name: str
-    outcome: str
-    took_s: float
-    error: str = ""
-
-    def __str__(self) -> str:
-        error = f": {self.error}" if self.error else ""
-        return f"{self.outcome:<8}{self.took_s:7.0f} s  {self.name}{error}"
 
 
 def main() -> None:
@@ -156,29 +139,6 @@ def long_tests(words: str) -> list[LongTest]:
                 show(f"{(time.monotonic() - began_s) / 60:4.0f} min {line.strip()}")
         running.wait()
     return read_report(report.read_text()) if report.exists() else []
-
-
-def read_report(text: str) -> list[LongTest]:
-    """Read the JUnit XML that pytest wrote: a result for each test, the failed ones
-    last.
-    """
-    tests = [_long_test(case) for case in ET.fromstring(text).iter("testcase")]  # noqa: S314  our own file
-    return sorted(tests, key=lambda test: test.outcome != "passed")
-
-
-def _long_test(case: ET.Element) -> LongTest:
-    bad = next(
-        (child for child in case if child.tag in {"failure", "error", "skipped"}), None
-    )
-    outcome = (
-        "passed"
-        if bad is None
-        else {"failure": "FAILED", "error": "ERROR", "skipped": "SKIPPED"}[bad.tag]
-    )
-    error = "" if bad is None else (bad.get("message") or "").partition("\n")[0][:200]
-    return LongTest(
-        case.get("name") or "?", outcome, float(case.get("time") or 0), error
-    )
 
 
 if __name__ == "__main__":

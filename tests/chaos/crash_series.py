@@ -2,80 +2,16 @@
 the end.
 """
 
-import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from devgrid.options import Transport
 from tests.chaos.artifacts import keep
-from tests.chaos.crashes import PLACES, CrashTestGrid, Outcome, Run
+from tests.chaos.crashes import CrashTestGrid
+from tests.support.chaos_report import CrashSeries, Run
 
 BATCH = 25
 MAX_SHOWN = 300  # characters of an error; the rest is in the logs
-
-
-@dataclass(slots=True)
-class CrashSeries:
-    """The results of a series of crash runs."""
-
-    runs: int
-    transport: Transport = "ssh"
-    began_s: float = field(default_factory=time.monotonic)
-    outcomes: list[Outcome] = field(default_factory=list)
-    violations: list[str] = field(default_factory=list)
-
-    def add(self, outcome: Outcome) -> None:
-        """Record a run, and print it with the progress of the series."""
-        self.outcomes.append(outcome)
-        done = len(self.outcomes)
-        left_s = (time.monotonic() - self.began_s) / done * (self.runs - done)
-        show(f"{done:4} of {self.runs}, {left_s / 60:3.0f} min to go: {outcome}")
-
-    def add_violations(self, runs: str, lines: Sequence[str]) -> None:
-        """Record and print the violations. `runs` names the runs after which they were
-        found. Each line is recorded once: the audit reports a violation again after
-        every later run on the same grid.
-        """
-        for line in [
-            line
-            for line in lines
-            if not any(line in violation for violation in self.violations)
-        ]:
-            show(f"     WRONG {runs}: {line}")
-            self.violations.append(f"{runs}: {line}")
-
-    def summary(self) -> list[str]:
-        """The lines of the summary: how many deaths at which place, the places that
-        were not reached, the violations.
-        """
-        reached = Counter(
-            outcome.run.place for outcome in self.outcomes if outcome.reached
-        )
-        missed = {outcome.run.place for outcome in self.outcomes} - reached.keys()
-        failures = [f"never reached: {place}" for place in sorted(missed)]
-        failures += [f"WRONG {line}" for line in self.violations]
-        deaths = f"{sum(reached.values())} deaths in {len(self.outcomes)} runs, at {len(reached)} of {len(PLACES)} places"
-        return [
-            f"crash runs: {deaths}; {len(self.violations)} violations; {(time.monotonic() - self.began_s) / 60:.0f} min",
-            *(
-                f"    {reached[place]:4} at {place}"
-                for place in PLACES
-                if reached[place]
-            ),
-            *(f"    {line}" for line in failures),
-        ]
-
-    @property
-    def passed(self) -> bool:
-        """Whether the audit found no violation and each place that was tried was
-        reached.
-        """
-        reached = {outcome.run.place for outcome in self.outcomes if outcome.reached}
-        return not self.violations and reached == {
-            outcome.run.place for outcome in self.outcomes
-        }
 
 
 def run_all(
@@ -117,8 +53,3 @@ def _run_batch(runs: Sequence[Run], series: CrashSeries, logs: Path) -> int:
             )
             return runs.index(run) + 1
     return len(runs)
-
-
-def show(line: str) -> None:
-    """Print a line at once."""
-    print(line, flush=True)

@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from devgrid.chain.model import Account
@@ -26,11 +25,9 @@ from tests.chaos.keeper import ProcessSupervisor
 from tests.support import chaos_jobs
 from tests.support.audit import audit, violations
 from tests.support.audit_evidence import gather
+from tests.support.chaos_report import PLACES, Outcome, Run
 from tests.support.grid_assertions import rows, wait_for
 
-PLACES = tuple(
-    f"{side}-{point}" for point in CrashPoint for side in ("before", "after")
-)
 RESTARTED = ("worker", "beat", "callbacks", "reporter")
 AUDITS = 3
 STRAGGLERS_S = 10.0
@@ -84,33 +81,6 @@ KINDS = (
     "rejected",
     "without_script",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a seed determines: the place, at which pass of it the process dies
-    (`count`), and the kinds of jobs.
-    """
-
-    seed: int
-    place: str
-    count: int
-    kinds: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a run."""
-
-    run: Run
-    reached: bool
-    took_s: float
-    dead: tuple[str, ...]
-
-    def __str__(self) -> str:
-        result = "killed " + " ".join(self.dead) if self.reached else "not reached"
-        run = self.run
-        return f"seed {run.seed} {run.place} x{run.count} {'+'.join(run.kinds)}: {result}, {self.took_s:.1f} s"
 
 
 def plan(seed: int, place: str | None = None) -> Run:

@@ -9,8 +9,9 @@ import pytest
 from redis import Redis
 
 from supervisor_tasks.crash_points import CrashPoint
-from tests.chaos.crashes import CrashTestGrid, Run
+from tests.chaos.crashes import CrashTestGrid
 from tests.support import chaos_jobs
+from tests.support.chaos_report import Run
 
 pytestmark = pytest.mark.chaos
 

@@ -9,7 +9,8 @@ import pytest
 
 from devgrid.options import Transport
 from supervisor_tasks.crash_points import CrashPoint
-from tests.chaos.crashes import PLACES, CrashTestGrid, plan
+from tests.chaos.crashes import CrashTestGrid, plan
+from tests.support.chaos_report import PLACES
 from tests.support.transports import rest_in_chaos
 
 # Each point once: before the first, after the second, before the third ... Then the

@@ -1,8 +1,6 @@
 """What `make chaos` prints at its end."""
 
-from tests.chaos.__main__ import LongTest, read_report
-from tests.chaos.crash_series import CrashSeries
-from tests.chaos.crashes import Outcome, Run
+from tests.support.chaos_report import CrashSeries, LongTest, Outcome, Run, read_report
 
 REPORT = """<?xml version="1.0"?><testsuites><testsuite>
 <testcase classname="tests.chaos.test_faults" name="test_fault[redis stopped]" time="61.5"/>
