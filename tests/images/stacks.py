@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from devgrid import REPOSITORY
 from devgrid.cluster.cluster import GridCluster
 from devgrid.faults.network_proxy import Proxy
 from devgrid.ports import free_port
@@ -24,6 +23,7 @@ from devgrid.processes import wait_until
 from devgrid.tls import HOST_OF_CONTAINERS, Certificates
 from supervisor_tasks.config import ssh_keys
 from tests.images.containers import IMAGE, POSTGRES, PROMETHEUS, REDIS, engine, removing
+from tests.support.compose_files import copied
 
 PODMAN_COMPOSE = Path(sys.executable).with_name("podman-compose")
 IN_CONTAINER = "/etc/grid-supervisor"
@@ -79,22 +79,6 @@ def config(folder: Path, *files: str) -> Any:
             PODMAN_COMPOSE, *words, "--profile", "monitoring", "config", folder=folder
         )
     )
-
-
-def copied(folder: Path) -> Path:
-    """The files of docker/ that a site has, with nothing filled in yet."""
-    docker = folder / "docker"
-    docker.mkdir()
-    for name in (
-        "compose.yaml",
-        "compose.clusters.yaml",
-        ".env.example",
-        "new-secrets.sh",
-    ):
-        shutil.copy(REPOSITORY / "docker" / name, docker)
-    for name in ("monitoring", "helm/grid-supervisor/files"):
-        shutil.copytree(REPOSITORY / "docker" / name, docker / name)
-    return docker
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ from tests.images import stacks
 from tests.images.containers import engine
 from tests.images.stacks import Stack
 from tests.support import chaos_jobs
+from tests.support.compose_files import copied
 from tests.support.grid_assertions import wait_for
 
 DOCKER = REPOSITORY / "docker"
@@ -93,7 +94,7 @@ def ours(files: tuple[str, ...]) -> dict[str, Any]:
 def test_compose_files__of_one_or_two_clusters__are_taken_by_compose(
     files: tuple[str, ...], tmp_path: Path
 ) -> None:
-    folder = stacks.copied(tmp_path)
+    folder = copied(tmp_path)
     for name in (".env", "second.env"):
         (folder / name).write_text((folder / ".env.example").read_text())
     made = stacks.config(folder, *files)
@@ -228,7 +229,7 @@ def test_keys__of_both_clusters__are_only_in_the_containers_that_work_with_them(
 def test_new_secrets__makes_passwords_once__in_a_folder_of_roots(
     tmp_path: Path,
 ) -> None:
-    folder = stacks.copied(tmp_path)
+    folder = copied(tmp_path)
     script = folder / "new-secrets.sh"
     engine(script)
     secrets = folder / "secrets"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from devgrid import REPOSITORY
-from tests.images.stacks import copied
+from tests.support.compose_files import copied
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
 RECIPE = re.search(r"^\*\*A third cluster\*\*.*?^```\n(.*?)^```", PAGE, re.M | re.S)

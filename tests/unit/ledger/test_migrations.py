@@ -12,7 +12,7 @@ import pytest
 from devgrid import REPOSITORY
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.migrations import pending, stops_old_processes
-from tests.load.upgrade import STATEMENTS
+from tests.support.fleet_statements import STATEMENTS
 from tests.support.reference.source import parsed
 
 VERSIONS = sorted((Path(migrations.__file__).parent / "versions").glob("*.py"))
