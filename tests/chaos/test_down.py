@@ -21,12 +21,12 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.support import chaos_jobs
 from tests.support.audit import HOOK_EVENTS_STORED, audit, violations
 from tests.support.audit_evidence import gather
+from tests.support.faults import WITHOUT_REPORTER
 from tests.support.grid_assertions import parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.marks import in_chaos
 
 JOBS = 50
-OURS = ("worker", "beat", "callbacks")
 LONG_S = 600.0
 NOT_WITH_UPSTREAM_PLUGINS = HOOK_EVENTS_STORED
 
@@ -111,7 +111,7 @@ def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> 
         180.0,
         0.2,
     )
-    for name in OURS:
+    for name in WITHOUT_REPORTER:
         grid.processes.kill(fleet.find(name))
     down_since_s = time.monotonic()
     cancel_one(grid, "RUNNING", job_ids)

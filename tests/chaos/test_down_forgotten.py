@@ -19,8 +19,8 @@ from devgrid.services import script_store
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.heartbeats import AWAY_S
-from tests.chaos.test_down import OURS
 from tests.support import chaos_jobs
+from tests.support.faults import WITHOUT_REPORTER
 from tests.support.grid_assertions import parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 
@@ -66,7 +66,7 @@ def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothin
             lambda: bool(rows(grid, reported)), "a heartbeat of the reporter", 60.0, 0.5
         )
         grid.processes.kill(grid.processes.find("reporter"))
-    for name in OURS:
+    for name in WITHOUT_REPORTER:
         grid.processes.kill(grid.fleet.find(name))
     ended = job_ids[:2]
     (chaos_jobs.marks(grid) / ended[FAILS]).write_text("3")

@@ -30,7 +30,8 @@ from tests.support.shifted_clocks import shifted
 from tests.support.slurmctld_log import unsaved_ends
 
 # The parts of a fleet, and the parts that it works with.
-OURS = ("worker", "beat", "callbacks", "reporter")
+WITHOUT_REPORTER = ("worker", "beat", "callbacks")
+OURS = (*WITHOUT_REPORTER, "reporter")
 THEIRS = ("slurmctld", "slurmd-node1", "sshd", "services", "postgres", "redis")
 RPC_DELAY_S = 0.3
 SLOW_STOPPED_S = 0.2
