@@ -1,26 +1,37 @@
 """Recorded outputs of SLURM (tests/data/slurm), with the fields that the product
-requests today.
+requests today, and what the product reads in them.
 """
 
 import json
 from pathlib import Path
 
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_versions import read
-from supervisor_tasks.slurm.squeue import FIELDS
+from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 DELIMITER = "4f1d0c9ab3"  # in the recorded samples
+# In the samples squeue-listing, sacct-submit-lines and scontrol-write-batch-script,
+# SLURM's job 3 is OURS. OTHER is only in text that an owner wrote.
+OURS = JobId("0x" + "a" * 64)
+OTHER = JobId("0x" + "b" * 64)
 # How many fields the samples have: the product did not request the later ones yet.
 FIELD_COUNTS = {"squeue-sizes": FIELDS.index("Requeue")}
 USUAL_FIELD_COUNT = FIELDS.index("StartTime")
+
+
+def sample(name: str) -> str:
+    """What a command printed."""
+    return (DATA / f"{name}-slurm-22.05.8.txt").read_text()
 
 
 def squeue_sample(name: str) -> str:
     """A list that squeue printed. Older samples lack the last fields: they stay
     empty.
     """
-    printed = (DATA / f"{name}-slurm-22.05.8.txt").read_text()
+    printed = sample(name)
     count = FIELD_COUNTS.get(name, USUAL_FIELD_COUNT)
     *fields, rest = printed.split(f"|{DELIMITER}")
     records = [fields[first : first + count] for first in range(0, len(fields), count)]
@@ -35,9 +46,31 @@ def squeue_sample(name: str) -> str:
     )
 
 
+def recorded(name: str, status: int = 0) -> CommandAnswer:
+    """A command's answer with this status, and with what was recorded of its output and
+    its errors.
+    """
+
+    def read(kind: str) -> str:
+        file = DATA / f"{name}-slurm-22.05.8{kind}.txt"
+        return file.read_text() if file.exists() else ""
+
+    printed = (
+        squeue_sample(name) if name.startswith("squeue-") and read("") else read("")
+    )
+    return CommandAnswer(status, printed, read(".stderr"))
+
+
+def seen_jobs(answer: CommandAnswer) -> dict[SlurmId, JobRecord]:
+    """What squeue shows."""
+    return {
+        slurm_id: job.record for slurm_id, job in listed_jobs(answer, DELIMITER).items()
+    }
+
+
 def rest_answer(name: str, slurm: str, api: str) -> RestAnswer:
     """The recorded answer of slurmrestd of that SLURM version, as the worker reads it
     with that version of the API.
     """
-    recorded = json.loads((DATA / "rest" / f"{name}-slurm-{slurm}.json").read_text())
-    return RestAnswer(recorded["status"], read(api, recorded["body"]))
+    stored = json.loads((DATA / "rest" / f"{name}-slurm-{slurm}.json").read_text())
+    return RestAnswer(stored["status"], read(api, stored["body"]))

@@ -18,7 +18,7 @@ from supervisor_tasks.slurm.sacct import (
     sacct_histories,
     submissions_by_user,
 )
-from tests.unit.slurm.test_parsers import DELIMITER
+from tests.support.slurm_samples import DELIMITER
 
 BAD, GOOD, LAST = Address("0xa"), Address("0xb"), Address("0xc")
 LINE = f"|{DELIMITER}".join(["7", "FAILED", "9", "1:0", GOOD, "1", "10", "sbatch", ""])

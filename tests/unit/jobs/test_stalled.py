@@ -5,8 +5,8 @@ import pytest
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.jobs.stalled import NOT_LISTED, PATIENCE_S, stall_reason
 from supervisor_tasks.slurm.parsers import JobRecord
-from tests.unit.slurm.test_parsers import recorded as answer
-from tests.unit.slurm.test_parsers import seen_jobs
+from tests.support.slurm_samples import recorded as answer
+from tests.support.slurm_samples import seen_jobs
 
 AN_HOUR_AGO = PATIENCE_S + 1
 

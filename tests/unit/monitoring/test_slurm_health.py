@@ -12,7 +12,7 @@ from supervisor_tasks.monitoring.slurm_health import is_alarming
 from supervisor_tasks.monitoring.slurm_tries import next_try_s
 from supervisor_tasks.reconciliation.run import interval_s
 from supervisor_tasks.slurm.parsers import min_job_age_s
-from tests.unit.slurm.test_parsers import recorded
+from tests.support.slurm_samples import recorded
 
 
 @pytest.mark.parametrize("silent_s", [None, 30.0, 3600.0])

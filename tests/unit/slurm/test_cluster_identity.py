@@ -9,7 +9,7 @@ from supervisor_tasks.slurm.cluster_identity import (
     parse_cluster_identity,
 )
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
-from tests.unit.slurm.test_parsers import recorded
+from tests.support.slurm_samples import recorded
 
 HERE = ClusterIdentity("hpc", "6817", ("ctl1", "ctl2"))
 

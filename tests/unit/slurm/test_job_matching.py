@@ -20,7 +20,7 @@ from supervisor_tasks.slurm.job_matching import (
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.sacct import SacctRow, accounted_jobs
 from supervisor_tasks.slurm.squeue import SqueueRow
-from tests.unit.slurm.test_parsers import DELIMITER, recorded, seen_jobs
+from tests.support.slurm_samples import DELIMITER, recorded, seen_jobs
 
 USER = Address("0x" + "ab" * 20)
 AT_S = 1_795_285_686

@@ -3,7 +3,6 @@ ours.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -32,30 +31,9 @@ from supervisor_tasks.slurm.parsers import (
     wait_status,
 )
 from supervisor_tasks.slurm.sacct import accounted_jobs
-from supervisor_tasks.slurm.squeue import listed_jobs
-from tests.support.slurm_samples import squeue_sample
+from tests.support.slurm_samples import DATA, DELIMITER, recorded, seen_jobs
 
-DATA = Path(__file__).parents[2] / "data" / "slurm"
-DELIMITER = "4f1d0c9ab3"  # with which the samples were recorded
 A_JOB = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|1795285687|main|normal|||N/A|1|cpu=1|||||0|||"
-
-
-def recorded(name: str, status: int = 0) -> CommandAnswer:
-    def read(kind: str) -> str:
-        file = DATA / f"{name}-slurm-22.05.8{kind}.txt"
-        return file.read_text() if file.exists() else ""
-
-    printed = (
-        squeue_sample(name) if name.startswith("squeue-") and read("") else read("")
-    )
-    return CommandAnswer(status, printed, read(".stderr"))
-
-
-def seen_jobs(answer: CommandAnswer) -> dict[SlurmId, JobRecord]:
-    """What squeue shows."""
-    return {
-        slurm_id: job.record for slurm_id, job in listed_jobs(answer, DELIMITER).items()
-    }
 
 
 def accounted(name: str, status: int = 0) -> list[JobRecord]:

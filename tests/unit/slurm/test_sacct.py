@@ -21,8 +21,7 @@ from supervisor_tasks.slurm.sacct import (
     submissions_by_user,
     submitted_as,
 )
-from tests.unit.slurm.test_parsers import DELIMITER
-from tests.unit.slurm.test_script_matching import OTHER, OURS, recorded
+from tests.support.slurm_samples import DELIMITER, OTHER, OURS, sample
 
 UNKNOWN = "sacct: error: Invalid user id: 0xa\n"
 RECORD = ("7", "COMPLETED", "60", "0:0", "0xc", "1700000000", "1700000060")
@@ -37,7 +36,7 @@ def printed(*records: tuple[str, ...]) -> str:
 def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_with() -> (
     None
 ):
-    history = CommandAnswer(0, recorded("sacct-submit-lines"), "")
+    history = CommandAnswer(0, sample("sacct-submit-lines"), "")
     assert [seen.slurm_id for seen in submitted_as(history, DELIMITER, OURS)] == [3]
     assert submitted_as(history, DELIMITER, OTHER) == []
 
@@ -46,7 +45,7 @@ def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_wit
 def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> None:
     with pytest.raises(SlurmUnavailableError):
         submitted_as(
-            CommandAnswer(0, recorded("sacct-submit-lines")[:kept], ""), DELIMITER, OURS
+            CommandAnswer(0, sample("sacct-submit-lines")[:kept], ""), DELIMITER, OURS
         )
     with pytest.raises(SlurmUnavailableError):
         submitted_as(
@@ -57,7 +56,7 @@ def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> 
 
 
 def test_histories__of_several_users__each_has_its_own() -> None:
-    both = f"USERMARK 0xa\n{recorded('sacct-submit-lines')}USERMARK 0xb\nUSERMARK end\n"
+    both = f"USERMARK 0xa\n{sample('sacct-submit-lines')}USERMARK 0xb\nUSERMARK end\n"
     told = submissions_by_user(CommandAnswer(0, both, ""), "USERMARK")
     assert list(told) == ["0xa", "0xb"]
     assert [seen.slurm_id for seen in submitted_as(told["0xa"], DELIMITER, OURS)] == [3]
@@ -84,7 +83,7 @@ def test_histories__cut_off_or_failed__is_an_error(answer: CommandAnswer) -> Non
 def test_histories__one_user_is_unknown__his_alone_is_refused() -> None:
     both = (
         "USERMARK 0xa\nUSERMARK unknown 0xa\n"
-        f"USERMARK 0xb\n{recorded('sacct-submit-lines')}USERMARK end\n"
+        f"USERMARK 0xb\n{sample('sacct-submit-lines')}USERMARK end\n"
     )
     told = submissions_by_user(CommandAnswer(0, both, UNKNOWN), "USERMARK")
     assert list(told) == ["0xa", "0xb"]
@@ -121,7 +120,7 @@ def test_job_id__of_a_line_that_is_not_ours__is_not_ours(line: str) -> None:
 
 def test_recorded__just_requeued_or_suspended__has_no_line_for_a_moment() -> None:
     records = accounted_jobs(
-        CommandAnswer(0, recorded("sacct-requeued-at-once"), ""), DELIMITER
+        CommandAnswer(0, sample("sacct-requeued-at-once"), ""), DELIMITER
     )
     assert [
         (one.record.state, one.record.user) for one in records if not one.submit_line

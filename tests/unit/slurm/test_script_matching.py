@@ -21,16 +21,7 @@ from supervisor_tasks.slurm.script_matching import (
     written_at,
 )
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs
-from tests.support.slurm_samples import squeue_sample
-from tests.unit.slurm.test_squeue import DATA
-
-DELIMITER = "4f1d0c9ab3"
-OURS = JobId("0x" + "a" * 64)
-OTHER = JobId("0x" + "b" * 64)
-
-
-def recorded(name: str) -> str:
-    return (DATA / f"{name}-slurm-22.05.8.txt").read_text()
+from tests.support.slurm_samples import DELIMITER, OTHER, OURS, sample, squeue_sample
 
 
 def listing() -> dict[SlurmId, SqueueRow]:
@@ -46,7 +37,7 @@ def test_calls_itself__renamed__its_output_still_tells() -> None:
 
 def test_script_heads__recorded__second_lines_of_the_scripts_that_there_are() -> None:
     heads = script_heads(
-        CommandAnswer(0, recorded("scontrol-write-batch-script"), ""), DELIMITER
+        CommandAnswer(0, sample("scontrol-write-batch-script"), ""), DELIMITER
     )
     assert heads == {
         3: script_header(OURS),
@@ -71,7 +62,7 @@ def test_script_heads__line_that_only_looks_like_two__is_one(first: str) -> None
 def test_script_heads__cut_off__is_an_error() -> None:
     with pytest.raises(SlurmUnavailableError):
         script_heads(
-            CommandAnswer(0, recorded("scontrol-write-batch-script")[:-3], ""),
+            CommandAnswer(0, sample("scontrol-write-batch-script")[:-3], ""),
             DELIMITER,
         )
 

@@ -1,7 +1,6 @@
 """All jobs in one question: what owners write forges nothing."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,10 +17,8 @@ from supervisor_tasks.slurm.squeue import (
     squeue_by_id,
     squeue_format,
 )
-from tests.support.slurm_samples import squeue_sample
+from tests.support.slurm_samples import DELIMITER, squeue_sample
 
-DATA = Path(__file__).parents[2] / "data" / "slurm"
-DELIMITER = "4f1d0c9ab3"  # with which the sample was recorded
 RECORD = (
     "7",
     "0xc",
