@@ -14,7 +14,6 @@ from supervisor_tasks.jobs.events import (
     CallbackReceived,
     CancelRequested,
     ChainStatusObserved,
-    Claimed,
     EffectMissing,
     Event,
     ExistingSlurmJobAdopted,
@@ -42,13 +41,9 @@ from supervisor_tasks.jobs.events import (
 from supervisor_tasks.jobs.model import (
     EFFECTS_BY_STATE,
     RANK,
-    Address,
     ChainStatus,
-    Definition,
     Effect,
     EffectKind,
-    Job,
-    JobId,
     Outcome,
     SlurmId,
     State,
@@ -59,47 +54,22 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.jobs.state_machine import LAUNCH_AGAIN_S, UNKNOWN_BLOCK, advance
 from tests.support.examples import examples
+from tests.support.job_histories import (
+    CLAIM,
+    DEFINITION,
+    TO_QUEUED,
+    TO_READY,
+    TO_RUNNING,
+    TO_SUBMITTING,
+    lived,
+    step,
+    then,
+)
 
-DEFINITION = Definition(
-    gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
-)
-CLAIM = Claimed(
-    job_id=JobId("0x" + "1" * 64),
-    customer=Address("0x" + "2" * 40),
-    provider=Address("0x" + "3" * 40),
-    claim_key="claim:0",
-    definition=DEFINITION,
-    time_limit_min=10,
-)
 FINISHED = Outcome(status=ChainStatus.FINISHED, elapsed_s=125, exit_status=0)
 FAILED = Outcome(
     status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="exit code 3"
 )
-
-
-def lived(*events: Event) -> tuple[Job, tuple[Effect, ...]]:
-    """The job after its claim and these events, and the effects of the last one."""
-    job, effects = advance(None, CLAIM)
-    for event in events:
-        job, effects = advance(job, event)
-    assert job is not None
-    return job, effects
-
-
-def step(job: Job, event: Event) -> tuple[Job, tuple[Effect, ...]]:
-    after, effects = advance(job, event)
-    assert after is not None
-    return after, effects
-
-
-def then(job: Job, event: Event) -> Job:
-    return step(job, event)[0]
-
-
-TO_READY = (ScriptFetched("echo", "logger:1"),)
-TO_SUBMITTING = (*TO_READY, SubmitStarted(10))
-TO_QUEUED = (*TO_SUBMITTING, Submitted(SlurmId(7)))
-TO_RUNNING = (*TO_QUEUED, SlurmRunningObserved())
 
 
 def test_advance__claim__asks_for_the_script() -> None:

@@ -31,7 +31,7 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.jobs.runs import RunEnd, Sighting
 from supervisor_tasks.jobs.state_machine import PUT_BACK_AT_MOST
-from tests.unit.jobs.test_model import TO_QUEUED, TO_RUNNING, lived, step, then
+from tests.support.job_histories import TO_QUEUED, TO_RUNNING, lived, step, then
 
 T = 1_000_000
 ID = SlurmId(7)

@@ -10,14 +10,7 @@ from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.reconciliation.doubts import doubts, held_now
 from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
-from tests.unit.reconciliation.test_rules import (
-    GRACE_S,
-    gone,
-    known,
-    name,
-    row,
-    seeing,
-)
+from tests.support.snapshots import GRACE_S, gone, known, name, row, seeing
 
 MISSING, DUPLICATE, REASSIGNED = (
     f"missing {name(1)}",

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from supervisor_tasks.jobs.events import (
     ChainStatusObserved,
-    Claimed,
     EffectMissing,
     ExistingSlurmJobAdopted,
     ScriptFetched,
@@ -32,11 +31,7 @@ from supervisor_tasks.jobs.paid import Paid
 from supervisor_tasks.jobs.reorg_rules import LAST_LOG
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.reconciliation.doubts import doubts, held_now
-from supervisor_tasks.reconciliation.models import (
-    JobSummary,
-    OnChainJob,
-    earlier_limits,
-)
+from supervisor_tasks.reconciliation.models import earlier_limits
 from supervisor_tasks.reconciliation.rules import (
     Discrepancy,
     find_discrepancies,
@@ -53,82 +48,24 @@ from supervisor_tasks.reconciliation.snapshot import (
 )
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.size import Size
-from supervisor_tasks.slurm.squeue import SqueueRow
-
-US = Address("0x" + "a" * 40)
-OTHERS = Address("0x" + "b" * 40)
-CUSTOMER = Address("0x" + "c" * 40)
-STRANGER = "0x" + "d" * 40
-MARK = "supervisor here:3000"
-POLLED = frozenset({EffectKind.POLL_SLURM})
-GRACE_S = 300.0
-WAITS: dict[str, Any] = {"state": State.QUEUED, "chain_status": ChainStatus.SCHEDULED}
-
-
-def name(number: int) -> JobId:
-    return JobId(f"0x{number:064x}")
-
-
-def known(number: int = 1, state: State = State.RUNNING, **changes: Any) -> JobSummary:
-    base = JobSummary(
-        job_id=name(number),
-        customer=CUSTOMER,
-        provider=US,
-        state=state,
-        chain_status=ChainStatus.RUNNING
-        if state is State.RUNNING
-        else ChainStatus.SCHEDULED,
-        slurm_id=SlurmId(number),
-        open=frozenset(
-            {
-                EffectKind.POLL_SLURM,
-                EffectKind.SUBMIT,
-                EffectKind.FETCH,
-                EffectKind.REPORT,
-                EffectKind.RETURN_JOB,
-            }
-        ),
-    )
-    return replace(base, **changes)
-
-
-def row(
-    slurm_id: int = 1, state: str = "RUNNING", number: int | None = None, **changes: Any
-) -> SqueueRow:
-    seen = JobRecord(SlurmId(slurm_id), state, 60, 0)
-    owner = name(slurm_id if number is None else number)
-    base = SqueueRow(SlurmId(slurm_id), CUSTOMER, owner, MARK, "", 1000, seen)
-    return replace(base, **changes)
-
-
-def on_chain_job(
-    status: ChainStatus = ChainStatus.RUNNING, provider: Address = US
-) -> OnChainJob:
-    return OnChainJob(status, CUSTOMER, provider)
-
-
-def seeing(
-    *jobs: JobSummary, rows: list[SqueueRow] | None = None, **changes: Any
-) -> Snapshot:
-    """A view in which the contract knows each job as the ledger does, and SLURM lists
-    what is in `rows`.
-    """
-    base = Snapshot(
-        provider=US,
-        comment=MARK,
-        jobs={job.job_id: job for job in jobs},
-        chain={
-            job.job_id: OnChainJob(job.chain_status, job.customer, job.provider)
-            for job in jobs
-        },
-        block=100,
-        slurm={
-            listed.slurm_id: listed
-            for listed in (rows if rows is not None else [row(99, number=99)])
-        },
-        grace_s=GRACE_S,
-    )
-    return replace(base, **changes)
+from tests.support.snapshots import (
+    CLAIM,
+    CUSTOMER,
+    GRACE_S,
+    MARK,
+    OTHERS,
+    POLLED,
+    STRANGER,
+    US,
+    WAITS,
+    forgetful,
+    gone,
+    known,
+    name,
+    on_chain_job,
+    row,
+    seeing,
+)
 
 
 def found(view: Snapshot) -> list[tuple[DiscrepancyKind, JobId]]:
@@ -138,17 +75,6 @@ def found(view: Snapshot) -> list[tuple[DiscrepancyKind, JobId]]:
 def only(view: Snapshot) -> Discrepancy:
     (finding,) = find_discrepancies(view)
     return finding
-
-
-def gone(*jobs: JobSummary, age_s: float | None = None, **changes: Any) -> Snapshot:
-    """SLURM lists none of these jobs, and no callback names them."""
-    doubts = {} if age_s is None else {f"missing {job.job_id}": age_s for job in jobs}
-    return seeing(
-        *jobs,
-        confirmed_lookups={job.job_id: None for job in jobs},
-        previous_doubts=doubts,
-        **changes,
-    )
 
 
 def test_compare__all_as_it_should_be__nothing_is_found() -> None:
@@ -589,23 +515,6 @@ def test_compare__slurm_forgot_a_new_job__submits_again_only_without_traces() ->
     assert pending_and_missing(replace(view, confirmed_lookups={})) == []
 
 
-def forgetful(number: int, saved: int, **changes: Any) -> Snapshot:
-    """SLURM lists another job, and none of ours, which waited; of some of them
-    slurmctld had written down that it has them.
-    """
-    jobs = [known(place, **WAITS) for place in range(1, number + 1)]
-    traces = {
-        job.job_id: Trace.NONE if job.slurm_id > saved else Trace.UNSURE
-        for job in jobs
-        if job.slurm_id
-    }
-    some = frozenset(name(place) for place in range(1, saved + 1))
-    return replace(
-        gone(*jobs, age_s=GRACE_S * 2, traces=traces, persisted_by_slurm=some),
-        **changes,
-    )
-
-
 def test_compare__slurm_forgot_many_that_it_had_saved__nothing_is_submitted_again() -> (
     None
 ):
@@ -749,18 +658,6 @@ def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_orde
         )
         assert find_discrepancies(view) == []
         assert [job.job_id for job in view.missing] == [name(1)]
-
-
-CLAIM = Claimed(
-    job_id=name(1),
-    customer=CUSTOMER,
-    provider=US,
-    claim_key="tx:0",
-    definition=Definition(
-        gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=""
-    ),
-    time_limit_min=10,
-)
 
 
 def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -> None:

@@ -18,8 +18,8 @@ from supervisor_tasks.monitoring.cluster_guard import (
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import CommandAnswer, next_id
+from tests.support.job_histories import CLAIM
 from tests.support.slurm_samples import recorded
-from tests.unit.jobs.test_model import CLAIM
 
 
 def test_is_unrecorded_start__a_new_start__or_one_whose_silence_is_not_known() -> None:

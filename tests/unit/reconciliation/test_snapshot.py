@@ -38,7 +38,7 @@ from supervisor_tasks.reconciliation.snapshot import (
 )
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
-from tests.unit.reconciliation.test_rules import (
+from tests.support.snapshots import (
     CLAIM,
     CUSTOMER,
     GRACE_S,
