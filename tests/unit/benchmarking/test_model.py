@@ -3,7 +3,6 @@
 import math
 import subprocess
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from supervisor_tasks.benchmarking.model import (
     CLEAN_GIVEN_UP_S,
     BenchmarkRun,
     BenchmarkState,
-    Measurement,
     RunState,
     RunStep,
     batch_script,
@@ -25,20 +23,9 @@ from supervisor_tasks.benchmarking.outcome import end_reported
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.reconciliation.snapshot import JOB_NAME
 from supervisor_tasks.slurm.benchmark_jobs import minutes_back
+from tests.support.measurements import NAME, one
 
-NAME = job_name(name_beginning("0x" + "A" * 40, "main"), 3, "0123456789abcdef", "hpl")
 RUNNING = BenchmarkRun(id=3, why="a test", state=RunState.RUNNING)
-
-
-def one(stage: BenchmarkState, **about: Any) -> Measurement:
-    given: dict[str, Any] = {
-        "id": 1,
-        "run_id": 3,
-        "benchmark": "hpl",
-        "job_name": NAME,
-        "options": ("--time=7",),
-    }
-    return Measurement(stage=stage, **given | about)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from supervisor_tasks.benchmarking.outcome import (
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
 from supervisor_tasks.slurm.parsers import JobRecord
-from tests.unit.benchmarking.test_model import NAME, one
+from tests.support.measurements import NAME, one
 
 SETTLED_S = 23.0
 

@@ -12,7 +12,7 @@ from supervisor_tasks.monitoring.loop_guard import (
     STANDS_FOR_S,
     LoopGuard,
 )
-from tests.unit.monitoring.test_probes import Clock
+from tests.support.clock import Clock
 
 
 def away() -> None:

@@ -16,16 +16,9 @@ from plugins.probes.progress import STANDS_AFTER_S, Progress
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring.probes import needs_of_worker, pages, register_process
+from tests.support.clock import Clock
 
 KEY_IN_URL = "https://rpc.example.org/v3/0123456789abcdef"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def away() -> None:

@@ -15,7 +15,7 @@ from supervisor_tasks.provider.registration_rules import (
     RegistrationInput,
     RegistrationRecord,
 )
-from tests.unit.provider.test_registration_rules import (
+from tests.support.registration_inputs import (
     ALL,
     BIG,
     DEARER,
