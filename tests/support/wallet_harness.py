@@ -164,6 +164,13 @@ class ChainHarness:
         return {alarm.name for alarm in self.site.ledger.alarms.all()}
 
 
+def settled(fleet: ChainHarness, timeout_s: float = 60.0) -> None:
+    """Follow until nothing is open."""
+    wait_until(
+        lambda: not fleet.follow(), "all transactions to be closed", timeout_s, 0.05
+    )
+
+
 def wait_for_receipts(fleet: ChainHarness) -> None:
     """Wait until all that the ledger has sent is mined; a node that mines at once does
     it a moment after its answer. The ledger does not read the receipts.

@@ -22,9 +22,9 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.registrations import REGISTRATION
 from supervisor_tasks.ledger.retention import HELD
+from tests.support.command_list import COMMANDS
 from tests.support.commands import supervisor
 from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
-from tests.unit.cli.test_commands import ALL
 
 JOB = job_id(1)
 WALLET = "0x" + "a" * 40
@@ -275,11 +275,11 @@ def ledger(servers: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
 
 def test_commands__each_one__is_known_to_read_or_to_change() -> None:
     changes = {change.words for change in CHANGES} | ELSEWHERE
-    assert changes | READS == set(ALL)
+    assert changes | READS == set(COMMANDS)
     assert changes & READS == set()
     assert {
         words
-        for words, command in ALL.items()
+        for words, command in COMMANDS.items()
         if "yes" in {one.name for one in command.params}
     } == changes
 

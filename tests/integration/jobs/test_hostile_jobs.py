@@ -20,13 +20,13 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, State, StatusUpdate
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.alarms import AlarmName
-from tests.integration.wallet.test_wallet_remedies import settled
 from tests.support.wallet_harness import (
     DEFINITION,
     ChainHarness,
     databases,
     empty,
     scheduled_jobs,
+    settled,
 )
 
 PLACE = "@@@@"

@@ -38,6 +38,7 @@ from tests.support.wallet_harness import (
     empty,
     held,
     scheduled_jobs,
+    settled,
     sign_again,
     wait_for_receipts,
 )
@@ -79,13 +80,6 @@ def engines(both: list[Engine]) -> list[Engine]:
 @pytest.fixture
 def fleet(chain: Chain, provider: Account, engines: list[Engine]) -> ChainHarness:
     return ChainHarness.of(chain, provider, engines[0])
-
-
-def settled(fleet: ChainHarness, timeout_s: float = 60.0) -> None:
-    """Follow until nothing is open."""
-    wait_until(
-        lambda: not fleet.follow(), "all transactions to be closed", timeout_s, 0.05
-    )
 
 
 def base_fee(chain: Chain, wei: int) -> None:

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from supervisor_tasks import cli
 from supervisor_tasks.cli import run_command
 from supervisor_tasks.cli.app import MODULES, app
 from supervisor_tasks.cli.exit_codes import MEANINGS, ExitCode
+from tests.support.command_list import COMMANDS
 from tests.support.commands import supervisor
 from tests.support.golden_cases import printed
 
@@ -43,25 +43,6 @@ WITHOUT_COMMANDS = {
     *("timeline", "views", "wording"),
     "target",
 }
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    """Each command that does something, with its words."""
-    root: Any = typer.main.get_command(app)
-    context = root.make_context("supervisor", [], resilient_parsing=True)
-    yield from below(root, context, "")
-
-
-def below(group: Any, context: Any, words: str) -> Iterator[tuple[str, Any]]:
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if hasattr(command, "list_commands"):
-            yield from below(command, context, f"{words}{name} ")
-        else:
-            yield f"{words}{name}", command
-
-
-ALL = dict(commands())
 
 
 def test_modules__with_commands__are_all_listed_with_their_names() -> None:
@@ -94,7 +75,7 @@ def test_exit_statuses__of_the_page__are_those_of_help() -> None:
 
 
 @pytest.mark.parametrize(
-    "noun", ["", *sorted({words.split()[0] for words in ALL if " " in words})]
+    "noun", ["", *sorted({words.split()[0] for words in COMMANDS if " " in words})]
 )
 def test_help__of_a_group__has_a_whole_sentence_for_each_command(noun: str) -> None:
     _, _, listed = supervisor(*noun.split(), "--help", env={}).output.partition(
@@ -105,7 +86,7 @@ def test_help__of_a_group__has_a_whole_sentence_for_each_command(noun: str) -> N
     assert "..." not in commands
 
 
-@pytest.mark.parametrize("words", ALL)
+@pytest.mark.parametrize("words", COMMANDS)
 def test_help__of_each_command__fits_80_columns(words: str) -> None:
     argv = [sys.executable, "-m", "supervisor_tasks.cli", *words.split(), "--help"]
     told = (
@@ -126,9 +107,9 @@ def test_help__of_each_command__fits_80_columns(words: str) -> None:
     assert [line for line in told.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("words", ALL)
+@pytest.mark.parametrize("words", COMMANDS)
 def test_help__of_each_command__is_a_whole_sentence_with_an_example(words: str) -> None:
-    sentence, *_, example = ALL[words].help.strip().split("\n\n")
+    sentence, *_, example = COMMANDS[words].help.strip().split("\n\n")
     assert re.fullmatch(r"[A-Z][^\n]*( [^\n]+)*\.", " ".join(sentence.split())), (
         sentence
     )
@@ -141,12 +122,12 @@ def test_help__of_each_command__is_a_whole_sentence_with_an_example(words: str) 
     "words",
     [
         words
-        for words in ALL
+        for words in COMMANDS
         if words.endswith((" list", " show", " status")) or words in ("log", "status")
     ],
 )
 def test_list_and_show__each_command__has_all_forms(words: str) -> None:
-    assert "output" in {parameter.name for parameter in ALL[words].params}
+    assert "output" in {parameter.name for parameter in COMMANDS[words].params}
 
 
 # What narrows and orders each list. Sweeps, runs and the operators' log are told in the
@@ -165,13 +146,14 @@ NARROWED_BY = {
 
 
 @pytest.mark.parametrize(
-    "words", [words for words in ALL if words.endswith(" list") or words in NARROWED_BY]
+    "words",
+    [words for words in COMMANDS if words.endswith(" list") or words in NARROWED_BY],
 )
 def test_list__its_options__are_those_of_the_table(words: str) -> None:
     known = set().union(*NARROWED_BY.values())
-    assert {parameter.name for parameter in ALL[words].params} & known == NARROWED_BY[
-        words
-    ]
+    assert {
+        parameter.name for parameter in COMMANDS[words].params
+    } & known == NARROWED_BY[words]
 
 
 CHANGES_SELDOM = ("config show",)  # it is this shell's environment
@@ -181,7 +163,7 @@ CHANGES_SELDOM = ("config show",)  # it is this shell's environment
     "words",
     [
         words
-        for words in ALL
+        for words in COMMANDS
         if (
             words.endswith((" list", " show"))
             or words in ("log", "status", "benchmark history", "earnings")
@@ -190,11 +172,11 @@ CHANGES_SELDOM = ("config show",)  # it is this shell's environment
     ],
 )
 def test_list_and_show__each_that_changes_often__can_be_watched(words: str) -> None:
-    assert "watch" in {parameter.name for parameter in ALL[words].params}
+    assert "watch" in {parameter.name for parameter in COMMANDS[words].params}
 
 
 @pytest.mark.parametrize(
-    "noun", sorted({words.split()[0] for words in ALL if " " in words})
+    "noun", sorted({words.split()[0] for words in COMMANDS if " " in words})
 )
 def test_help__of_each_noun__ends_with_an_example_of_a_command(noun: str) -> None:
     root: Any = typer.main.get_command(app)
@@ -205,7 +187,7 @@ def test_help__of_each_noun__ends_with_an_example_of_a_command(noun: str) -> Non
     assert sentence.endswith(".")
     assert any(
         example.startswith(f"Example: supervisor {words}")
-        for words in ALL
+        for words in COMMANDS
         if words.startswith(f"{noun} ")
     )
 
@@ -214,26 +196,26 @@ def test_help__of_each_noun__ends_with_an_example_of_a_command(noun: str) -> Non
     "words",
     [
         words
-        for words, command in ALL.items()
+        for words, command in COMMANDS.items()
         if "output" in {p.name for p in command.params}
     ],
 )
 def test_forms__of_each_command__can_be_without_colours(words: str) -> None:
-    assert "no_color" in {parameter.name for parameter in ALL[words].params}
+    assert "no_color" in {parameter.name for parameter in COMMANDS[words].params}
 
 
 @pytest.mark.parametrize(
     "words",
     [
         words
-        for words, command in ALL.items()
+        for words, command in COMMANDS.items()
         if "yes" in {p.name for p in command.params}
     ],
 )
 def test_change__each_command_that_asks_first__can_be_given_a_reason(
     words: str,
 ) -> None:
-    assert "reason" in {parameter.name for parameter in ALL[words].params}
+    assert "reason" in {parameter.name for parameter in COMMANDS[words].params}
 
 
 def test_unknown_command__of_the_program_or_a_noun__is_wrong_usage() -> None:
