@@ -2,14 +2,16 @@
 helpers of all tests in tests/support.
 """
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TESTS = REPOSITORY / "tests"
 MIRRORS = ("unit", "integration")
 OF_NO_PACKAGE = {"benchmarks", "devgrid", "docker", "grpc_callbacks", "plugins"}
-# programs and stacks that no other folder uses
+# these have helpers, too, which only tests of the same folder import
 HELPERS_OF_THEIR_OWN = {"support", "chaos", "load", "images"}
 OF_NO_MODULE = {  # why: these files have the name of no module of their package
     "several modules at work on real parts": {
@@ -147,6 +149,49 @@ def test_helpers__of_all_tests__are_in_support() -> None:
     assert not helpers, (
         f"to be moved to tests/support: {[str(path) for path in helpers]}"
     )
+
+
+def _imports(path: Path) -> Iterator[Path]:
+    """The files and folders of tests/ that a file imports, by their paths in tests/."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        for name in names:
+            folder, *parts = name.split(".")
+            if folder == TESTS.name and parts:
+                yield _module(Path(*parts))
+
+
+def _module(path: Path) -> Path:
+    """The module of a name, or the module in which the name is defined."""
+    for found in (path.with_suffix(".py"), path):
+        if (TESTS / found).exists():
+            return found
+    return path.parent.with_suffix(".py")
+
+
+def test_helpers__imported_from_another_folder__are_in_support() -> None:
+    elsewhere = {
+        f"{path.relative_to(TESTS)} imports {imported}"
+        for path in _python_files(TESTS)
+        for imported in _imports(path)
+        if imported.parts[0] not in {"support", path.relative_to(TESTS).parts[0]}
+    }
+    assert not elsewhere, f"to be moved to tests/support: {sorted(elsewhere)}"
+
+
+def test_test_files__as_modules__are_imported_by_no_file() -> None:
+    imports = {
+        f"{path.relative_to(TESTS)} imports {imported}"
+        for path in _python_files(TESTS)
+        for imported in _imports(path)
+        if imported.name.startswith("test_")
+    }
+    assert not imports, f"what they share belongs in tests/support: {sorted(imports)}"
 
 
 def test_names__of_all_tests__have_three_parts_and_at_most_80_characters() -> None:
