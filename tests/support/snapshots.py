@@ -102,11 +102,11 @@ def seeing(
 
 def gone(*jobs: JobSummary, age_s: float | None = None, **changes: Any) -> Snapshot:
     """SLURM lists none of these jobs, and no callback names them."""
-    suspects = {} if age_s is None else {f"missing {job.job_id}": age_s for job in jobs}
+    doubts = {} if age_s is None else {f"missing {job.job_id}": age_s for job in jobs}
     return seeing(
         *jobs,
         confirmed_lookups={job.job_id: None for job in jobs},
-        previous_doubts=suspects,
+        previous_doubts=doubts,
         **changes,
     )
 
