@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+BODY = "The node refuses more, as test_fees.py shows.\n"
+SCISSORS = "# ------------------------ >8 ------------------------\n"
 HOOK = Path(__file__).resolve().parents[2] / ".githooks" / "commit-msg"
 
 
@@ -21,11 +23,16 @@ def checked(tmp_path: Path, message: str) -> tuple[int, str]:
     "message",
     [
         "wallet: cap the replacement fee at the node's limit\n\nWhy, and which test shows it.\n",
-        "slurm/squeue: read one field more\n",
-        "logs, cli: tell the ledger everywhere\n",
-        "# a comment of git's\ndocs: name the files\n",
+        f"slurm/squeue: read one field more\n\n{BODY}",
+        f"logs, cli: tell the ledger everywhere\n\n{BODY}",
+        f"# a comment of git's\ndocs: name the files\n\n{BODY}",
+        "cli: list jobs\n\nThe operator asks (often!).\n\n* rows: ten\n",
+        "cli: list jobs\n\nThe operator reads the list\nof `all_jobs()`.\n",
+        f"cli: list jobs\n\n{BODY}\nCo-authored-by: A B <a@example.org>\n",
         "Merge branch 'a'\n",
+        'Revert "wallet: cap the fee"\n',
         "fixup! wallet: cap the fee\n",
+        "squash! wallet: cap the fee\n",
     ],
 )
 def test_message__as_the_project_writes_them__is_taken(
@@ -44,6 +51,20 @@ def test_message__as_the_project_writes_them__is_taken(
         ("wallet: cap the fee.\n", "no full stop"),
         ("wallet: cap the fee\nbecause\n", "an empty line"),
         ("", "an area first"),
+        ("wallet: cap the fee\n", "a body below it"),
+        ("wallet: cap the fee\n\n\n", "a body below it"),
+        ("wallet: cap the fee\n\n# The node refuses more.\n", "a body below it"),
+        ("wallet: cap the fee\n\nbecause the node refuses more\n", "a body below it"),
+        ("wallet: cap the fee\n\nFee.\n", "a body below it"),
+        ("wallet: cap the fee\n\nfees.py 1.5\n", "a body below it"),
+        (
+            "wallet: cap the fee\n\nSigned-off-by: A B. C. <a@example.org>\n",
+            "a body below it",
+        ),
+        (
+            f"wallet: cap the fee\n\n{SCISSORS}+# A line of the diff.\n",
+            "a body below it",
+        ),
     ],
 )
 def test_message__otherwise__is_refused_with_what_is_expected(
