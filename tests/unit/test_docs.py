@@ -274,7 +274,22 @@ def test_architecture__its_parts__are_three_diagrams_and_ten_rows_each() -> None
     assert text_of(page).count("```mermaid") == 3
     assert rows_of(page, "## Invariants") == 10
     assert rows_of(page, "## Where do I change ...?") == 10
-    assert rows_of("docs/glossary.md", "# Glossary") <= 30
+
+
+def glossary() -> list[list[str]]:
+    """The terms with the cells of their rows; a term of a list has one cell."""
+    lines = text_of("docs/glossary.md").splitlines()
+    rows = [line[1:-1].split("|") for line in lines if line.startswith("|")][2:]
+    listed = [[line] for line in lines if re.match(r"\s*[*-] ", line)]
+    return [[cell.strip() for cell in cells] for cells in rows + listed]
+
+
+def test_glossary__all_its_terms__are_30_at_most_each_with_the_fields_word() -> None:
+    terms = glossary()
+    assert len(terms) <= 30
+    assert [cells for cells in terms if len(cells) != 3 or not all(cells)] == []
+    names = [cells[0] for cells in terms]
+    assert names == sorted(set(names)), "in order, each once"
 
 
 CODE_FILES = (
