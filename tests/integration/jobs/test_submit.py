@@ -207,6 +207,9 @@ def test_submission__no_time_left_in_the_command__is_due_at_once_without_failing
             {"id": world.effect_id(by_state[State.READY])},
         ).one()
     assert (row.failing_since, row.last_error, row.due) == (None, None, True)
+    for job in jobs:
+        found = world.until_queued(site, job)
+        assert world.in_slurm(job) == [found.slurm_id]
 
 
 def slurm_ids(world: SubmissionEnv) -> set[int]:
