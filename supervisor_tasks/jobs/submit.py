@@ -212,7 +212,7 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
     cluster = group.context.slurm.cluster
     called_s = time.time()
     again = set[JobId]()
-    taken = list[JobId]()
+    taken = set[JobId]()
     to_look_at = dict[JobId, SlurmId]()
     if cluster.submit_key:
         again = {job_id for job_id, request in begun.requests if request.number > 1}
@@ -230,7 +230,7 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
             **answer_fields,
         )
         if isinstance(answer, int):
-            taken.append(job_id)
+            taken.add(job_id)
         elif isinstance(answer, TooLateError) and taken:
             # SLURM works, and took its time for the jobs before
             answer = CommandFullError()
