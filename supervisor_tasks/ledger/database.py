@@ -32,6 +32,9 @@ class _Pool(QueuePool):
     LedgerUnavailableError: the database hangs, and a retry helps.
     """
 
+    # SQLAlchemy names a pool's logger after its module, and silences its own modules
+    _sqla_logger_namespace = "sqlalchemy.pool.QueuePool"
+
     def connect(self) -> PoolProxiedConnection:
         try:
             return super().connect()
