@@ -96,7 +96,7 @@ def claim_waits_s(grid: Grid) -> list[float]:
     waits_s = []
     for number in range(JOBS):
         job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
-        time.sleep(0.037 * number % 0.5)  # not in step with the poll of the chain
+        time.sleep(0.037 * number % 1.0)  # not in step with the poll of the chain
         began_s = time.time()
         schedule(grid, job_id)
         wait_for_end(grid, job_id)

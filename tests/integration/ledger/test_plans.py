@@ -5,7 +5,7 @@ settled jobs.
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,6 +38,7 @@ from supervisor_tasks.ledger.examination_queries import (
     last_callback_age_s,
     last_customer,
 )
+from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
@@ -46,7 +47,15 @@ from tests.support.large_ledger import ACTIVE, SETTLED, fill
 from tests.support.ledger import through
 
 CLUSTER = "old"
-BIG = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
+OF_JOBS = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
+# Retention reads these once a day; what a batch or a tick asks needs an index.
+OF_OPERATION = {
+    "benchmark_runs",
+    "benchmark_results",
+    "alarm_incidents",
+    "alarm_messages",
+    "reconciliations",
+}
 # rows that a plan may expect to read; a quarter of a per cent of the smallest table
 # that is big
 FEW = 10 * ACTIVE
@@ -57,6 +66,29 @@ KEY = "0x" + "1" * 64
 
 # fills the tables with a million jobs
 pytestmark = [pytest.mark.timeout(600), pytest.mark.chaos]
+
+
+# What accumulates over years beside the jobs: benchmark runs, incidents, sweeps.
+ACCUMULATED = (
+    """
+    INSERT INTO benchmark_runs (cluster, why, state, token, hardware, hardware_digest, pricing_digest, ended_at)
+    SELECT :cluster, 'a week is over', 'DONE', lpad(to_hex(n), 16, '0'), '{}', 'digest', 'prices', now()
+    FROM generate_series(1, 20000) AS n""",
+    """
+    INSERT INTO benchmark_results (run_id, cluster, benchmark, stage, job_name, run_as, options, script, labels, cleaned)
+    SELECT runs.id, :cluster, 'osu-' || n, 'MEASURED', 'job-' || runs.id || '-' || n, 'benchmark', '[]', '', '{}', true
+    FROM benchmark_runs AS runs, generate_series(1, 5) AS n""",
+    """
+    INSERT INTO alarm_incidents (cluster, alarm, details, cleared_at, closed_at, due_at)
+    SELECT :cluster, 'effect_overdue', '{}', now(), now(), NULL FROM generate_series(1, 100000)""",
+    """
+    INSERT INTO alarm_messages (cluster, incident_id, channel, kind, sent_at, done_at)
+    SELECT :cluster, id, 'mail', 'raised', now(), now() FROM alarm_incidents""",
+    """
+    INSERT INTO reconciliations (cluster, begun_at, report, previous_doubts)
+    SELECT :cluster, now(), '{}', '[]' FROM generate_series(1, 100000)""",
+    "VACUUM ANALYZE",
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +105,7 @@ def engine() -> Iterator[Engine]:
         )
         engine = create_engine(server.url)
         fill(engine, CLUSTER)
+        execute(engine, *ACCUMULATED, cluster=CLUSTER)
         yield engine
         engine.dispose()
 
@@ -154,16 +187,18 @@ def nodes(
             within = loops * max(below["Plan Rows"], 1)
 
 
-def costly(found: Sequence[tuple[str, Any]]) -> list[str]:
+def costly(
+    found: Sequence[tuple[str, Any]], big: Set[str] = OF_JOBS | OF_OPERATION
+) -> list[str]:
     """What reads a big table whole, or expects very many rows of it."""
     return [
         f"{node['Node Type']} on {node.get('Relation Name')} ({node['Plan Rows']} rows): {statement}"
         for statement, plan in found
         for node in nodes(plan)
-        if (node.get("Relation Name") in BIG and node["Node Type"] == "Seq Scan")
+        if (node.get("Relation Name") in big and node["Node Type"] == "Seq Scan")
         or (
             node["Plan Rows"] > FEW
-            and (node.get("Relation Name") in BIG or node["Loops"] > 1)
+            and (node.get("Relation Name") in big or node["Loops"] > 1)
         )
         if node["Node Type"] != "ModifyTable"
     ]
@@ -179,9 +214,9 @@ def taken_back(ledger: Ledger) -> None:
         blocks(ledger).take_back(connection, FORK)
 
 
-def execute(ledger: Ledger, *statements: str, **parameters: object) -> None:
+def execute(measured: Engine, *statements: str, **parameters: object) -> None:
     """Before or behind what is measured, over a connection of its own."""
-    engine = create_engine(ledger.engine.url, isolation_level="AUTOCOMMIT")
+    engine = create_engine(measured.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         for statement in statements:
             connection.execute(text(statement), parameters)
@@ -231,25 +266,25 @@ def callbacks_said(ledger: Ledger) -> None:
 def free_leases(ledger: Ledger) -> None:
     """Of a worker that is gone and held all that is open."""
     leased = "UPDATE effects SET lease = 7, lease_until = now() + interval '1 hour' WHERE done_at IS NULL"
-    execute(ledger, leased, "ANALYZE effects")
+    execute(ledger.engine, leased, "ANALYZE effects")
     ledger.effects.due_without_message()
     left = (
         "UPDATE effects SET lease = NULL, lease_until = NULL, unexpected_failures = 0, failing_since = NULL"
         " WHERE done_at IS NULL"
     )
-    execute(ledger, left, "ANALYZE effects")
+    execute(ledger.engine, left, "ANALYZE effects")
 
 
 def lease_alone(ledger: Ledger) -> None:
     """Where nothing else is due."""
     failed = "UPDATE effects SET unexpected_failures = 2, failing_since = now() WHERE done_at IS NULL"
-    execute(ledger, failed, "ANALYZE effects")
+    execute(ledger.engine, failed, "ANALYZE effects")
     ledger.effects.lease([EffectKind.POLL_SLURM])
     left = (
         "UPDATE effects SET unexpected_failures = 0, failing_since = NULL, lease = NULL, lease_until = NULL"
         " WHERE done_at IS NULL"
     )
-    execute(ledger, left, "ANALYZE effects")
+    execute(ledger.engine, left, "ANALYZE effects")
 
 
 def purge_unknown(ledger: Ledger) -> None:
@@ -259,7 +294,7 @@ def purge_unknown(ledger: Ledger) -> None:
     old = "UPDATE callbacks SET read_at = now() - interval '2 days' WHERE id > :looked_at AND id <= :looked_at + 500"
     looked_at = "INSERT INTO facts (cluster, name, value) VALUES (:cluster, :name, CAST(:looked_at AS text))"
     execute(
-        ledger,
+        ledger.engine,
         old,
         looked_at,
         cluster=CLUSTER,
@@ -267,6 +302,63 @@ def purge_unknown(ledger: Ledger) -> None:
         looked_at=SETTLED - BATCH,
     )
     ledger.callbacks.purge_unknown()
+
+
+def give_back(ledger: Ledger) -> None:
+    """What a batch does with effects that have no end yet: it extends their leases,
+    postpones some, and parks one.
+    """
+    held = ledger.effects.lease([EffectKind.POLL_SLURM])
+    ledger.effects.extend(held)
+    ledger.effects.postpone(held[1:], 5.0, "SLURM is away")
+    ledger.effects.park(held[0], "unknown answer")
+    left = (
+        "UPDATE effects SET lease = NULL, lease_until = NULL, failing_since = NULL, last_error = NULL, parked_at = NULL,"
+        " due_at = now(), attempts = 0 WHERE done_at IS NULL"
+    )
+    execute(ledger.engine, left, "ANALYZE effects")
+
+
+def cut_off(ledger: Ledger) -> None:
+    """Of a job whose submissions were cut off twice, beside a million events."""
+    cut = """
+        INSERT INTO events (cluster, job_id, name, details, state)
+        SELECT :cluster, :job_id, name, '{"reason": "cut off", "unparsed": false}', 'SUBMITTING'
+        FROM unnest(ARRAY['Claimed', 'SubmitOutcomeUnknown', 'SubmitOutcomeUnknown']) AS name"""
+    failing = """
+        UPDATE effects SET failing_since = now() - interval '1 minute'
+        WHERE cluster = :cluster AND job_id = :job_id AND done_at IS NULL"""
+    of_job = {"cluster": CLUSTER, "job_id": RUNNING}
+    execute(ledger.engine, cut, failing, **of_job)
+    job = ledger.jobs([RUNNING])[RUNNING]
+    with ledger.engine.connect() as connection:
+        effect_id = connection.scalar(
+            text("SELECT id FROM effects WHERE job_id = :job_id AND done_at IS NULL"),
+            of_job,
+        )
+    assert len(ledger.journal.cut_off(job, effect_id).reasons) == 2
+    left = "UPDATE effects SET failing_since = NULL WHERE cluster = :cluster AND job_id = :job_id"
+    execute(ledger.engine, left, **of_job)
+
+
+def incidents_due(ledger: Ledger) -> None:
+    """What the task that sends alarms asks each time."""
+    incidents = Incidents(ledger.engine, CLUSTER)
+    with ledger.engine.connect() as connection:
+        incidents.to_plan(connection)
+    incidents.due()
+    incidents.trouble(300.0)
+
+
+def benchmark_questions(ledger: Ledger) -> None:
+    """What the tasks ask about benchmarks."""
+    benchmarks = ledger.benchmarks
+    benchmarks.under_way()
+    benchmarks.names_under_way()
+    benchmarks.users()
+    benchmarks.labels()
+    benchmarks.ended()
+    benchmarks.pricing_digest()
 
 
 FREQUENT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
@@ -348,6 +440,21 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "scripts": lambda ledger, _: ledger.scripts(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
+    "failed_launches": lambda ledger, _: ledger.journal.failed_launches(
+        [f"0x{n:064x}" for n in range(1, BATCH)]
+    ),
+    "unparsed_answers": lambda ledger, _: ledger.journal.unparsed_answers(RUNNING),
+    "cut_off": lambda ledger, _: cut_off(ledger),
+    "jobs that wait, by customer": lambda ledger, _: ledger.journal.waiting(WAITING),
+    "effects given back": lambda ledger, _: give_back(ledger),
+    "effects due at once": lambda ledger, _: ledger.effects.reschedule_now(
+        [RUNNING], [EffectKind.REPORT]
+    ),
+    "effects that fail alike": lambda ledger, _: ledger.effects.failing_with("SLURM"),
+    "lease of top-ups": lambda ledger, _: ledger.effects.lease([EffectKind.TOP_UP]),
+    "benchmarks": lambda ledger, _: benchmark_questions(ledger),
+    "incidents": lambda ledger, _: incidents_due(ledger),
+    "last sweeps": lambda ledger, _: ledger.reconciliations.last(10),
     "purge_unknown": lambda ledger, _: purge_unknown(ledger),
     "sweep: active": lambda ledger, _: ledger.reconciliations.active(),
     "sweep: named": lambda ledger, _: ledger.reconciliations.named(
@@ -413,7 +520,7 @@ def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
     engine: Engine, ledger: Ledger, tmp_path: Path
 ) -> None:
     execute(
-        ledger,
+        engine,
         *GROWN_OLD,
         cluster=CLUSTER,
         first=FIRST_OLD,
@@ -427,7 +534,7 @@ def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
         written = archive(engine, CLUSTER, before, tmp_path / "old.jsonl.zst")
         old = rows.old()
         deleted = rows.delete(lambda: True)
-    assert costly(found) == []
+    assert costly(found, OF_JOBS) == []
     assert (written["job"], written["transaction"]) == (OLD, LOOSE)
     assert (old.scripts, old.jobs, deleted.left) == (OLD, OLD, False)
     assert (deleted.rows["scripts"], deleted.rows["jobs"], deleted.rows["effects"]) == (
