@@ -59,7 +59,7 @@ class PollNotifier:
     come during the send or PAUSE_S after.
 
     A message that is lost, or not sent because the queue is full, only delays the work:
-    a tick of the fleet reads the inbox too.
+    a periodic task reads the inbox too.
     """
 
     def __init__(

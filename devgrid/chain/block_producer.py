@@ -24,7 +24,7 @@ MINE = json.dumps(
 ).encode()
 
 
-def next_tick_s(last_s: float, every_s: float, now_s: float) -> float:
+def next_block_s(last_s: float, every_s: float, now_s: float) -> float:
     """The time of the next block: `every_s` after the last one, or now if that has
     passed already. Pure.
     """
@@ -61,7 +61,7 @@ def main() -> None:
     due_s = time.monotonic()
     with options.lock.open("w") as lock:
         while True:
-            due_s = next_tick_s(due_s, options.every, time.monotonic())
+            due_s = next_block_s(due_s, options.every, time.monotonic())
             time.sleep(max(due_s - time.monotonic(), 0.0))
             fcntl.flock(lock, fcntl.LOCK_EX)
             mine(options.rpc)

@@ -21,7 +21,7 @@ def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
 
 def slurm_answers(summary: StatusSummary) -> bool:
     """Whether SLURM has answered lately, and no try has failed since."""
-    return summary.ticks_s.get(SLURM_ANSWERED, inf) <= KNOWN_FOR_S
+    return summary.periodic_run_ages_s.get(SLURM_ANSWERED, inf) <= KNOWN_FOR_S
 
 
 def _reasons(summary: StatusSummary, patience_s: float) -> Iterator[str]:
@@ -51,8 +51,8 @@ def _of_alarms(summary: StatusSummary) -> Iterator[str]:
 
 
 def _of_chain(summary: StatusSummary, patience_s: float) -> Iterator[str]:
-    looked_s = summary.ticks_s.get(finished_key("claim"), inf)
-    answered_s = summary.ticks_s.get("claim", inf)
+    looked_s = summary.periodic_run_ages_s.get(finished_key("claim"), inf)
+    answered_s = summary.periodic_run_ages_s.get("claim", inf)
     if looked_s > patience_s:
         yield f"no worker looks at the chain{_last(looked_s)}"
     elif answered_s > patience_s:

@@ -32,7 +32,7 @@ CLUSTERS = View(
         Column("CLUSTER", "cluster"),
         Column("OPEN_JOBS", "open_jobs", "number"),
         Column("ALARMS", "alarms", "number"),
-        Column("LAST_TICK", "last_tick_at", "age"),
+        Column("LAST_RUN", "last_run_at", "age"),
         Column("PAUSED", "switches", flexible=True),
     ),
 )
@@ -210,18 +210,18 @@ def release_wallet(
             f"found no wallet of the cluster {cluster!r}; there is nothing to release"
         )
     now, cluster_summary = cli.now(), summary(cli.database, cluster)
-    last_tick_at = cluster_summary.last_tick_at
-    if last_tick_at is not None and now - last_tick_at < AT_WORK:
+    last_run_at = cluster_summary.last_run_at
+    if last_run_at is not None and now - last_run_at < AT_WORK:
         raise CommandError(
-            f"found the fleet of {cluster!r} at work {(now - last_tick_at).seconds} s ago; expected none for"
+            f"found the fleet of {cluster!r} at work {(now - last_run_at).seconds} s ago; expected none for"
             f" {AT_WORK.seconds} s: stop its workers and beat first"
         )
     jobs = f"{counted(cluster_summary.open_jobs, 'job')} of {cluster!r} not settled"
-    if last_tick_at is None:
+    if last_run_at is None:
         fleet = "whose fleet has never worked"
     else:
         fleet = (
-            f"whose fleet last worked {span((now - last_tick_at).total_seconds())} ago"
+            f"whose fleet last worked {span((now - last_run_at).total_seconds())} ago"
         )
     will = f"other clusters may work with {wallet.address}, until the fleet starts again: {jobs}, {fleet}"
     with cli.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):

@@ -172,7 +172,9 @@ class CliContext:
         periodic = periodic_work(
             self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None
         )
-        return problems(periodic, snapshot.ticks_s, oldest_due_s(snapshot.effects))
+        return problems(
+            periodic, snapshot.periodic_run_ages_s, oldest_due_s(snapshot.effects)
+        )
 
     def claim_stops(self, snapshot: StatusSummary) -> list[str]:
         """Return a line for each reason for which no job is claimed now."""

@@ -134,7 +134,7 @@ def disable_reporter(
     cli = cli_context(context)
     snapshot = cli.overview.snapshot()
     in_slurm = counted_jobs(snapshot.jobs, IN_SLURM)
-    heartbeat_s = snapshot.ticks_s.get(REPORTER)
+    heartbeat_s = snapshot.periodic_run_ages_s.get(REPORTER)
     if heartbeat_s is None:
         last = "there was none yet"
     else:

@@ -20,7 +20,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
 from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED
-from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading, Writer
+from supervisor_tasks.ledger.status_queries import StatusSummary, StoredReading, Writer
 from supervisor_tasks.monitoring.health import MISSED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
@@ -43,7 +43,7 @@ EFFECTS = View(
         Column("OLDEST_DUE", "oldest_due_s", "span"),
     ),
 )
-TICKS = View(
+PERIODIC_RUNS = View(
     "periodic work",
     "name",
     (Column("PERIODIC_WORK", "name"), Column("LAST_ENDED", "age_s", "span")),
@@ -169,10 +169,10 @@ def show_status(
     )
     if wide:
         show_table(
-            TICKS,
+            PERIODIC_RUNS,
             [
                 {"name": name, "age_s": age_s}
-                for name, age_s in snapshot.ticks_s.items()
+                for name, age_s in snapshot.periodic_run_ages_s.items()
             ],
         )
 
@@ -233,7 +233,7 @@ def _sweep(snapshot: StatusSummary) -> Cell:
     )
 
 
-def _head(head: TickReading | None, read_up_to: int) -> Cell:
+def _head(head: StoredReading | None, read_up_to: int) -> Cell:
     """Return the chain's head. A block that was read since is a later one."""
     if head is None:
         return Cell("no worker has seen it yet", "yellow")
@@ -251,7 +251,7 @@ def _read_up_to(snapshot: StatusSummary) -> Cell:
     lag = lag_blocks(snapshot)
     if lag is not None:
         text += f", {counted(lag, 'block')} behind the head"
-    scanned_s = snapshot.ticks_s.get(SCANNED)
+    scanned_s = snapshot.periodic_run_ages_s.get(SCANNED)
     if scanned_s is None:
         return Cell(text, "yellow")
     style = "yellow" if scanned_s > MISSED * IDLE_S[SCANNED] else ""
@@ -268,7 +268,7 @@ def lag_blocks(snapshot: StatusSummary) -> int | None:
     return max(snapshot.head.number - block, 0)
 
 
-def _queues(queues: Mapping[str, TickReading]) -> Cell:
+def _queues(queues: Mapping[str, StoredReading]) -> Cell:
     """Return how many messages wait for workers in each queue. Beat counts all at
     once.
     """
@@ -283,10 +283,10 @@ def _queues(queues: Mapping[str, TickReading]) -> Cell:
 def _slurm(snapshot: StatusSummary) -> Cell:
     if not slurm_answers(snapshot):
         return Cell("does not answer", "red")
-    return Cell(f"answered {span(snapshot.ticks_s[SLURM_ANSWERED])} ago")
+    return Cell(f"answered {span(snapshot.periodic_run_ages_s[SLURM_ANSWERED])} ago")
 
 
-def _dated(text: str, reading: TickReading) -> Cell:
+def _dated(text: str, reading: StoredReading) -> Cell:
     """Return what was read, with its age if that is no longer the present state."""
     if reading.age_s <= FRESH_S:
         return Cell(text)
@@ -304,7 +304,7 @@ def _claims(snapshot: StatusSummary, stops: Sequence[str]) -> Cell:
     return Cell(f"stopped: {'; '.join(stops)}{waiting}", "red")
 
 
-def _claimable(reading: TickReading | None) -> str:
+def _claimable(reading: StoredReading | None) -> str:
     """Return how many jobs wait on the contract; empty if none does, or no worker has
     looked yet.
     """

@@ -74,7 +74,9 @@ def fleet(shared: Examined) -> Iterable[Finding]:
     periodic = periodic_work(
         settings.chain_poll_s, accounts=settings.ldap_url is not None
     )
-    return fleet_verdicts(problems(periodic, signs.ticks_s, signs.oldest_due_s))
+    return fleet_verdicts(
+        problems(periodic, signs.periodic_run_ages_s, signs.oldest_due_s)
+    )
 
 
 def alarms(shared: Examined) -> Iterable[Finding]:
@@ -86,16 +88,24 @@ def heard(shared: Examined) -> Iterator[Finding]:
     """When the gRPC process and the reporter last sent a heartbeat, and when a plugin
     last called.
     """
-    ticks_s = shared.ledger.periodic_runs.ages_s()
+    periodic_run_ages_s = shared.ledger.periodic_runs.ages_s()
     start_grpc = (
         "start the gRPC process, and read its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
     )
     yield heartbeat_verdict(
-        "gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start_grpc, needed=True
+        "gRPC process",
+        periodic_run_ages_s.get(CALLBACKS),
+        AWAY_S,
+        start_grpc,
+        needed=True,
     )
     start_reporter = "start the reporter beside slurmctld, and read its log; where there is none: `supervisor reporter disable`"
     yield heartbeat_verdict(
-        "reporter", ticks_s.get(REPORTER), AWAY_S, start_reporter, needed=False
+        "reporter",
+        periodic_run_ages_s.get(REPORTER),
+        AWAY_S,
+        start_reporter,
+        needed=False,
     )
     age_s = last_callback_age_s(shared.engine.needed(), shared.settings.cluster_name)
     if age_s is None:

@@ -53,8 +53,8 @@ def run_exclusive(
 
     A wake-up can arrive just before another worker releases the lock. It is not lost:
     the effects are stored, and `dispatch_due_effects` or beat dispatches them again. A
-    worker that did the work leaves a tick. With `takes_long`, a worker that finds the
-    lock taken leaves one, too, and the work is not done once more.
+    worker that did the work records the run. With `takes_long`, a worker that finds the
+    lock taken records one, too, and the work is not done once more.
     """
     if takes_long:
         _run_with_lock(ledger, name, work, takes_long=True)
@@ -117,7 +117,7 @@ def _run_with_lock(
 def record_run(
     ledger: Ledger, name: str, readings: Callable[[], Mapping[str, int]] = dict
 ) -> Iterator[None]:
-    """Leave up to two ticks for periodic work. The first: it came to an end, so this
+    """Record up to two runs of periodic work. The first: it came to an end, so this
     program makes progress. The second: it succeeded, so the other systems answer too.
     `readings` are numbers that it read from them.
     """

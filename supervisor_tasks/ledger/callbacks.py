@@ -30,7 +30,7 @@ from supervisor_tasks.ledger.tables import METADATA
 
 CALLBACKS = METADATA.tables["callbacks"]
 
-UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the tick
+UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the periodic run
 # the last id that was checked
 UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)
 DELETE_EVERY_S = 600.0

@@ -28,7 +28,7 @@ _IS_AT_WORK = text(
     )
     """
 )
-AT_WORK = timedelta(seconds=60)  # a fleet whose last tick is younger is at work
+AT_WORK = timedelta(seconds=60)  # a fleet whose last run is younger is at work
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ClusterSummary:
     cluster: str
     open_jobs: int
     alarms: int
-    last_tick_at: datetime | None
+    last_run_at: datetime | None
     switches: list[str]
 
 

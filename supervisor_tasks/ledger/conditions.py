@@ -62,8 +62,8 @@ class Condition:
     """Raises an alarm when a state has been bad for `after_s` seconds without a break.
     Ends it when the state is good.
 
-    Conditions with the same `name` share their duration. With `tick`, the state has
-    been bad since that tick was last recorded; if it never was, the duration is
+    Conditions with the same `name` share their duration. With `run_name`, the state has
+    been bad since that periodic run was last recorded; if it never was, the duration is
     infinite.
     """
 
@@ -74,12 +74,12 @@ class Condition:
         after_s: float = 0.0,
         *,
         name: str = "",
-        tick: str = "",
+        run_name: str = "",
     ) -> None:
         self._ledger = ledger
         self._alarm = alarm
         self._after_s = after_s
-        self._tick = tick
+        self._run_name = run_name
         self.duration = Duration(ledger.facts, name or alarm.value)
 
     def update(self, is_bad: bool, subject: str = "", **details: object) -> float:
@@ -98,9 +98,9 @@ class Condition:
         return lasted_s
 
     def _lasted_s(self, is_bad: bool, subject: str) -> float:
-        if not self._tick:
+        if not self._run_name:
             return self.duration.update(is_bad, subject)
         if not is_bad:
             return 0.0
-        age_s = self._ledger.periodic_runs.age_s(self._tick)
+        age_s = self._ledger.periodic_runs.age_s(self._run_name)
         return float("inf") if age_s is None else age_s

@@ -13,7 +13,7 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
 from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT
-from supervisor_tasks.ledger.periodic_run_names import CLOCK, CLOCK_TICK_EVERY_S
+from supervisor_tasks.ledger.periodic_run_names import CLOCK, RECORD_CLOCK_EVERY_S
 from supervisor_tasks.ledger.periodic_runs_sql import RECORD_RUNS
 
 Value = TypeVar("Value")
@@ -25,7 +25,7 @@ Execute = Callable[[str, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
 LATELY_S = 300.0
 
 # Each part reads a partial index of open rows, or one of the small tables (locks,
-# ticks, facts, alarms).
+# periodic runs, facts, alarms).
 _STATE = f"""
     WITH locks AS MATERIALIZED (
         SELECT classid::bigint AS class, objid::bigint AS number FROM pg_locks
@@ -56,7 +56,7 @@ _STATE = f"""
         ARRAY(SELECT number FROM locks WHERE class = %(guards)s) AS guards,
         ARRAY(SELECT name FROM alarms WHERE cluster = %(cluster)s) AS alarms,
         (SELECT COALESCE(jsonb_object_agg(name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8), '{{}}')
-            FROM periodic_runs WHERE cluster = %(cluster)s) AS ticks_s,
+            FROM periodic_runs WHERE cluster = %(cluster)s) AS periodic_run_ages_s,
         EXTRACT(HOUR FROM now() AT TIME ZONE 'UTC')::int AS hour,
         (SELECT COALESCE(jsonb_object_agg(name, jsonb_build_array(value, EXTRACT(EPOCH FROM now() - since)::float8)), '{{}}')
             FROM facts WHERE cluster = %(cluster)s AND name = ANY(%(facts)s)) AS facts
@@ -91,7 +91,7 @@ class LedgerState:
     hour: int = 12
     busy: frozenset[str] = frozenset()
     alarms: frozenset[str] = frozenset()  # those of another release, too
-    ticks_s: Mapping[str, float] = field(default_factory=dict)
+    periodic_run_ages_s: Mapping[str, float] = field(default_factory=dict)
     # as they are stored, by their names
     facts: Mapping[str, Stored[str]] = field(default_factory=dict)
 
@@ -128,7 +128,7 @@ class Due:
         facts: Sequence[Fact[Any]],
     ) -> None:
         self._execute = execute
-        self._ticked_s = float("-inf")
+        self._clock_recorded_s = float("-inf")
         self._guards = {_guard_number(f"{cluster} {name}"): name for name in guarded}
         self._parameters: dict[str, Any] = {
             "cluster": cluster,
@@ -143,13 +143,13 @@ class Due:
         }
 
     def ask(self, readings: Callable[[], Mapping[str, int]] = dict) -> LedgerState:
-        """Ask what is due now, and record the clock's tick. `readings` returns what is
-        stored with each tick, by the name of the reading. Raises
+        """Ask what is due now, and record a run of the clock. `readings` returns what is
+        stored with each run, by the name of the reading. Raises
         LedgerUnavailableError; a retry helps.
         """
         (row,) = self._execute(_STATE, self._parameters)
-        if time.monotonic() - self._ticked_s >= CLOCK_TICK_EVERY_S:
-            self._tick(readings())
+        if time.monotonic() - self._clock_recorded_s >= RECORD_CLOCK_EVERY_S:
+            self._record_clock(readings())
         columns = dict(row)
         busy = frozenset(
             self._guards[number]
@@ -164,7 +164,7 @@ class Due:
             **columns, message_due=message_due, busy=busy, alarms=alarms, facts=facts
         )
 
-    def _tick(self, readings: Mapping[str, int]) -> None:
+    def _record_clock(self, readings: Mapping[str, int]) -> None:
         names, numbers = [CLOCK, *readings], [None, *readings.values()]
         self._execute(
             RECORD_RUNS,
@@ -174,7 +174,7 @@ class Due:
                 "numbers": numbers,
             },
         )
-        self._ticked_s = time.monotonic()
+        self._clock_recorded_s = time.monotonic()
 
 
 def _guard_number(name: str) -> int:

@@ -31,7 +31,7 @@ _MOMENTS = text(
             WHERE cluster = :cluster ORDER BY id DESC LIMIT 1), 0)::float8 AS sweep_s
     """
 )
-_TICKS = text(
+_PERIODIC_RUNS = text(
     "SELECT name, EXTRACT(EPOCH FROM succeeded_at)::float8 AS at_s FROM periodic_runs"
     " WHERE cluster = :cluster AND number IS NULL"
 )
@@ -70,8 +70,8 @@ class Figures:
     """
 
     moments: Moments = Moments()
-    # the Unix times of the ticks, by name
-    ticks: Mapping[str, float] = field(default_factory=dict)
+    # the Unix times of the periodic runs, by name
+    periodic_runs: Mapping[str, float] = field(default_factory=dict)
     balance: Balance | None = None
     cost_wei: float | None = None
     # by name and label; see counters.py
@@ -85,10 +85,17 @@ def read_figures(engine: Engine, cluster: str) -> Figures:
     here = {"cluster": cluster}
     with read_connection(engine) as connection:
         moments = Moments(*connection.execute(_MOMENTS, here).one())
-        ticks: dict[str, float] = dict(connection.execute(_TICKS, here).all())
+        periodic_runs: dict[str, float] = dict(
+            connection.execute(_PERIODIC_RUNS, here).all()
+        )
         messages: dict[str, int] = dict(connection.execute(_MESSAGES, here).all())
         cost_wei = connection.scalar(_COST, here)
     balance = Facts(engine, cluster).get(BALANCE)
     return Figures(
-        moments, ticks, balance, cost_wei, Counters(engine, cluster).read(), messages
+        moments,
+        periodic_runs,
+        balance,
+        cost_wei,
+        Counters(engine, cluster).read(),
+        messages,
     )

@@ -1,7 +1,7 @@
 """Heartbeats of the two sources that report how jobs end.
 
 These are the gRPC process that plugins call, and the reporter that delivers the hooks'
-spool. The gRPC process stores the heartbeats of both as ticks: when the last one came,
+spool. The gRPC process stores the heartbeats of both as periodic runs: when the last one came,
 and since when they have come without a gap.
 """
 
@@ -33,7 +33,7 @@ _BEAT = """
 
 
 def continuous_since_key(name: str) -> str:
-    """The name of the tick that holds since when the heartbeats of a source have had no
+    """The name of the periodic run that holds since when the heartbeats of a source have had no
     gap.
     """
     return f"{name} without a gap"
@@ -58,38 +58,40 @@ def record_heartbeats(
 
 
 def delete_reporter_heartbeat(periodic_runs: "PeriodicRuns") -> None:
-    """Delete the ticks of the reporter: the site has none any more. It counts again
+    """Delete the runs of the reporter: the site has none any more. It counts again
     from its next heartbeat.
     """
     for name in (REPORTER, continuous_since_key(REPORTER)):
         periodic_runs.remove(name)
 
 
-def missing_sources(ticks_s: Mapping[str, float]) -> dict[str, float | None]:
+def missing_sources(
+    periodic_run_ages_s: Mapping[str, float],
+) -> dict[str, float | None]:
     """The sources without a recent heartbeat, and the seconds since the last one; None
     if it never came.
 
-    `ticks_s` holds the ages of all ticks. A reporter that never sent a heartbeat is
+    `periodic_run_ages_s` holds the ages of all periodic runs. A reporter that never sent a heartbeat is
     left out: plugins do not need one.
     """
     expected = [CALLBACKS]
-    if REPORTER in ticks_s:
+    if REPORTER in periodic_run_ages_s:
         expected.append(REPORTER)
     return {
-        name: ticks_s.get(name)
+        name: periodic_run_ages_s.get(name)
         for name in expected
-        if ticks_s.get(name, float("inf")) > AWAY_S
+        if periodic_run_ages_s.get(name, float("inf")) > AWAY_S
     }
 
 
-def continuous_uptime_s(ticks_s: Mapping[str, float]) -> float | None:
+def continuous_uptime_s(periodic_run_ages_s: Mapping[str, float]) -> float | None:
     """For how many seconds the heartbeats of all sources have come without a gap; None
     while one is missing.
     """
-    if missing_sources(ticks_s):
+    if missing_sources(periodic_run_ages_s):
         return None
     return min(
-        ticks_s.get(continuous_since_key(name), 0.0)
+        periodic_run_ages_s.get(continuous_since_key(name), 0.0)
         for name in HEARTBEAT_SOURCES
-        if name in ticks_s
+        if name in periodic_run_ages_s
     )

@@ -15,7 +15,7 @@ _CONNECTED = text(
 ).bindparams(prefix=f"{PROCESS} ")
 
 
-def last_ticks(engine: Engine, cluster: str, tag: bytes) -> dict[str, float]:
+def last_runs(engine: Engine, cluster: str, tag: bytes) -> dict[str, float]:
     """For the other clusters of this database with an instance tag: how many seconds
     ago their fleets last worked.
     """

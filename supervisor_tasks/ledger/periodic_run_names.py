@@ -1,11 +1,11 @@
-"""The names of the ticks that show whether the fleet is alive, and their greatest ages.
+"""The names of the periodic runs that show whether the fleet is alive, and their greatest ages.
 Pure.
 
 The probe imports this module and little else.
 """
 
-CLOCK = "clock"  # the tick that the clock records
-CLOCK_TICK_EVERY_S = 5.0
+CLOCK = "clock"  # the periodic run of the clock
+RECORD_CLOCK_EVERY_S = 5.0
 CALLBACKS = "callbacks"  # the heartbeat of the gRPC process
 SCANNED = "scan"  # the chain was read to its head
 CHAIN_HEAD = "chain head"  # a reading: the number of the node's last block
@@ -28,7 +28,7 @@ IDLE_S = {
 
 
 def finished_key(name: str) -> str:
-    """The name of the tick that periodic work records whenever it ends, even if SLURM
+    """The name of the run that periodic work records whenever it ends, even if SLURM
     or a node did not answer.
     """
     return f"{name} finished"

@@ -1,8 +1,8 @@
 """Periodic runs: when each piece of periodic work last succeeded, by the database's
-clock. That is its tick.
+clock.
 
-A tick with a number is a reading: what a process last read elsewhere, such as the
-chain's head. It is written with a tick that is due in any case, so it costs no
+A run with a number is a reading: what a process last read elsewhere, such as the
+chain's head. It is written with a run that is due in any case, so it costs no
 transaction of its own.
 """
 
@@ -20,13 +20,15 @@ from supervisor_tasks.ledger.tables import METADATA
 
 PERIODIC_RUNS = METADATA.tables["periodic_runs"]
 
-TICK_S = 1.0  # within this time, only the first tick of a name is written
+RECORD_EVERY_S = 1.0  # within this time, only the first run of a name is written
 
 
 class PeriodicRuns:
-    """The ticks of one cluster."""
+    """The periodic runs of one cluster."""
 
-    def __init__(self, engine: Engine, cluster: str, every_s: float = TICK_S) -> None:
+    def __init__(
+        self, engine: Engine, cluster: str, every_s: float = RECORD_EVERY_S
+    ) -> None:
         self._engine = engine
         self._cluster = cluster
         self._every_s = every_s
@@ -35,7 +37,7 @@ class PeriodicRuns:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Inside this context, the ticks that this thread records are written by one
+        """Inside this context, the runs that this thread records are written by one
         statement, at its end.
         """
         self._held.numbers = {}
@@ -50,7 +52,7 @@ class PeriodicRuns:
     def record(
         self, *names: str, readings: Callable[[], Mapping[str, int]] = dict
     ) -> None:
-        """Store that this periodic work has just succeeded, and what it read. Each tick
+        """Store that this periodic work has just succeeded, and what it read. Each run
         is written at most once in `every_s`; `readings` is called only when one is
         written.
         """
@@ -80,7 +82,7 @@ class PeriodicRuns:
             connection.exec_driver_sql(RECORD_RUNS, given)
 
     def remove(self, name: str) -> None:
-        """Delete a tick: this periodic work is not done any more."""
+        """Delete a run: this periodic work is not done any more."""
         self._recorded_s.pop(name, None)
         with self._engine.begin() as connection:
             connection.execute(
@@ -91,7 +93,7 @@ class PeriodicRuns:
             )
 
     def ages_s(self) -> dict[str, float]:
-        """The ages of all ticks in seconds, by the database's clock."""
+        """The ages of all periodic runs in seconds, by the database's clock."""
         age = func.extract("epoch", func.now() - PERIODIC_RUNS.c.succeeded_at).label(
             "age_s"
         )

@@ -1,4 +1,4 @@
-"""How ticks are stored, as SQL in the form of the driver, because beat does not use
+"""How periodic runs are stored, as SQL in the form of the driver, because beat does not use
 SQLAlchemy. Pure.
 """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Machines = tuple[Machine, ...]
 
-NODES = "nodes"  # the tick of looks at the nodes to which SLURM answered
+NODES = "nodes"  # the periodic run of looks at the nodes to which SLURM answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class TickReading:
+class StoredReading:
     """A number that a process of the fleet read elsewhere, and how old it is."""
 
     number: int
@@ -140,7 +140,7 @@ class StatusSummary:
     oldest_transaction_s: float
     wallet: Writer | None
     cursors: dict[str, int]
-    ticks_s: dict[str, float]
+    periodic_run_ages_s: dict[str, float]
     alarms: list[Alarm]
     claiming_paused: bool
     submissions_paused: bool  # no job is submitted to SLURM
@@ -149,10 +149,10 @@ class StatusSummary:
     standing: RegistrationStatus | None = None
     endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
     # the node's last block, as the worker of the chain queue read it
-    head: TickReading | None = None
+    head: StoredReading | None = None
     # the jobs that wait on the contract, as a worker of the chain queue read them
-    claimable: TickReading | None = None
-    queues: dict[str, TickReading] = field(
+    claimable: StoredReading | None = None
+    queues: dict[str, StoredReading] = field(
         default_factory=dict
     )  # the messages that wait at the broker, as beat read it
 
@@ -173,8 +173,8 @@ class Overview:
         with self._engine.connect() as connection:
             unread = self._rows(connection, _UNREAD)
             transactions = self._rows(connection, _TRANSACTIONS)
-            ticks = self._rows(connection, _TICKS)
-            readings = _readings(ticks)
+            runs = self._rows(connection, _PERIODIC_RUNS)
+            readings = _readings(runs)
             return StatusSummary(
                 cluster=self._cluster,
                 jobs=_by(self._rows(connection, _JOBS), "state", "n"),
@@ -189,8 +189,8 @@ class Overview:
                     (Writer(**row) for row in self._rows(connection, _WALLET)), None
                 ),
                 cursors=_by(self._rows(connection, _CURSORS), "stream", "block_number"),
-                ticks_s=_by(
-                    (row for row in ticks if row["number"] is None), "name", "age_s"
+                periodic_run_ages_s=_by(
+                    (row for row in runs if row["number"] is None), "name", "age_s"
                 ),
                 head=readings.get(CHAIN_HEAD),
                 claimable=readings.get(CLAIMABLE),
@@ -391,11 +391,11 @@ def _oldest_s(rows: Iterable[Row]) -> float:
     return max((row["oldest_s"] for row in rows), default=0.0)
 
 
-def _readings(ticks: Iterable[Row]) -> dict[str, TickReading]:
-    """The ticks that have a number, by name."""
+def _readings(runs: Iterable[Row]) -> dict[str, StoredReading]:
+    """The periodic runs that have a number, by name."""
     return {
-        row["name"]: TickReading(row["number"], row["age_s"])
-        for row in ticks
+        row["name"]: StoredReading(row["number"], row["age_s"])
+        for row in runs
         if row["number"] is not None
     }
 
@@ -467,7 +467,7 @@ _CURSORS = (
     "SELECT stream, block_number FROM cursors WHERE cluster = :cluster ORDER BY stream"
 )
 
-_TICKS = """
+_PERIODIC_RUNS = """
     SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 AS age_s, number
     FROM periodic_runs WHERE cluster = :cluster ORDER BY name"""
 

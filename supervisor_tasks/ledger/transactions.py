@@ -49,7 +49,7 @@ SIGNATURES = METADATA.tables["signatures"]
 INSTANCE_TAGS = METADATA.tables["instance_tags"]
 PERIODIC_RUNS = METADATA.tables["periodic_runs"]
 
-# A fleet whose chain workers are at work leaves the tick SCANNED, at least each 75 s.
+# A fleet whose chain workers are at work records the run SCANNED, at least each 75 s.
 AT_WORK_S = 180.0
 NONCE_FILLER = "fill"  # the purpose of a transaction that only uses up a nonce
 OPEN = ("SIGNED", "SENT")

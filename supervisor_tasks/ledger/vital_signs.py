@@ -9,12 +9,12 @@ import psycopg
 from supervisor_tasks.config.postgres_url import for_libpq
 
 CONNECT_TIMEOUT_S = 5
-_TICKS = "SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 FROM periodic_runs WHERE cluster = %s"
+_PERIODIC_RUNS = "SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 FROM periodic_runs WHERE cluster = %s"
 _OLDEST_DUE = """
     SELECT COALESCE(max(EXTRACT(EPOCH FROM now() - due_at)), 0)::float8 FROM effects
     WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()"""
 
-# A fleet leaves ticks, cursors and an instance tag. `jobs` finds the clusters of a
+# A fleet leaves periodic runs, cursors and an instance tag. `jobs` finds the clusters of a
 # ledger whose fleet never ran again (it is read by jumps over its primary key, not as a
 # whole). What operators write (switches, facts, benchmark runs) does not count: a
 # mistyped name must not make a cluster.
@@ -32,12 +32,12 @@ KNOWN_CLUSTERS = """
 
 @dataclass(frozen=True, slots=True)
 class VitalSigns:
-    """The heartbeats of a cluster's fleet: the ages of its ticks in seconds, by
+    """The heartbeats of a cluster's fleet: the ages of its periodic runs in seconds, by
     name, and for how many seconds its oldest due effect has been due. `clusters` are
     those whose fleet has worked with this ledger.
     """
 
-    ticks_s: dict[str, float]
+    periodic_run_ages_s: dict[str, float]
     oldest_due_s: float
     clusters: list[str]
 
@@ -47,7 +47,7 @@ def vital_signs(url: str, cluster: str) -> VitalSigns:
     with psycopg.connect(
         for_libpq(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
     ) as connection:
-        ticks = connection.execute(_TICKS, (cluster,)).fetchall()
+        runs = connection.execute(_PERIODIC_RUNS, (cluster,)).fetchall()
         (oldest_due_s,) = connection.execute(_OLDEST_DUE, (cluster,)).fetchall()[0]
         clusters = [name for (name,) in connection.execute(KNOWN_CLUSTERS).fetchall()]
-    return VitalSigns(dict(ticks), oldest_due_s, clusters)
+    return VitalSigns(dict(runs), oldest_due_s, clusters)

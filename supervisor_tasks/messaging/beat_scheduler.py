@@ -31,7 +31,9 @@ Waiting = Callable[[], Mapping[str, int]]  # how many messages wait in each queu
 Question = Callable[[Waiting], Mapping[str, float]]
 
 ASKED_EVERY_S = 1.0
-MAX_WAITING = 500  # messages in a queue; a tick costs a worker milliseconds
+MAX_WAITING = (
+    500  # messages in a queue; a run that finds nothing costs a worker milliseconds
+)
 
 
 class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types

@@ -138,7 +138,7 @@ def _scan(state: LedgerState, _: RuleSettings) -> bool:
 
 def _check_slurm(state: LedgerState, settings: RuleSettings) -> bool:
     return check_is_due(
-        state.ticks_s.get(SLURM_ANSWERED),
+        state.periodic_run_ages_s.get(SLURM_ANSWERED),
         state.get(ANSWERED_SINCE_START) is True,
         state.read(FAILED_TRIES),
         settings.slurm_retry_interval_s,
@@ -149,7 +149,7 @@ def _check_alarms(state: LedgerState, _: RuleSettings) -> bool:
     reasons = (
         state.failing,
         state.alarms & WATCHED_ALARMS,
-        missing_sources(state.ticks_s),
+        missing_sources(state.periodic_run_ages_s),
         # the task must also see that the heartbeat is back
         state.read(CALLBACK_HEARTBEAT_MISSED) is not None,
     )
@@ -174,7 +174,9 @@ def _retention(state: LedgerState, settings: RuleSettings) -> bool:
     hours_into_the_night = (state.hour - settings.retention_hour) % 24
     if hours_into_the_night >= NIGHT_HOURS:
         return False
-    return state.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
+    return (
+        state.periodic_run_ages_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
+    )
 
 
 # The claim has no rule: indexer/new_blocks.py and wallet/receipts.py send it when the
@@ -224,7 +226,7 @@ def due(state: LedgerState, settings: RuleSettings) -> dict[str, float]:
         if rule.wanted(state, settings):
             every_s_of_task[name] = rule.every_s
             continue
-        since_end_s = state.ticks_s.get(finished_key(name), float("inf"))
+        since_end_s = state.periodic_run_ages_s.get(finished_key(name), float("inf"))
         if rule.idle_s is not None and since_end_s >= rule.idle_s:
             every_s_of_task[name] = max(rule.every_s, LEAST_IDLE_GAP_S)
     return every_s_of_task

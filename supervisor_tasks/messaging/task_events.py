@@ -3,7 +3,7 @@
 Beat sends most tasks again and again, and most of these find nothing to do. So the
 events of a task are held until it ends, or takes longer than HELD_S. After its end they
 are sent only if the task did something to a job, was sent for jobs that its arguments
-name, or failed. Flower shows what happens to jobs, and not hundreds of ticks an hour.
+name, or failed. Flower shows what happens to jobs, and not hundreds of idle runs an hour.
 """
 
 import threading

@@ -17,7 +17,9 @@ from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
 from supervisor_tasks.ledger.transactions import OldestOpen
 from supervisor_tasks.wallet.wallet import TooDearError, WalletEmptyError
 
-CHAIN_ANSWERED = "chain"  # the tick that a worker leaves when the chain has answered
+CHAIN_ANSWERED = (
+    "chain"  # the periodic run that a worker records when the chain has answered
+)
 SILENT_S = 60.0  # a restart of the node is no alarm
 # the chain answers, and the oldest open transaction has not been mined for so long
 STUCK_S = 300.0
@@ -71,7 +73,7 @@ def _record_success(context: WorkerContext) -> None:
 
 def _silence(context: WorkerContext) -> Condition:
     return Condition(
-        context.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=CHAIN_ANSWERED
+        context.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, run_name=CHAIN_ANSWERED
     )
 
 

@@ -1,7 +1,7 @@
 """Whether the supervisor is alive. Liveness is progress: a worker can answer pings and
 consume nothing.
 
-Periodic work stores a tick when it ends, also when SLURM or the chain did not answer:
+Periodic work records a run when it ends, also when SLURM or the chain did not answer:
 their outage is an alarm, and does not make the supervisor unhealthy. Each queue has
 periodic work that is due even where nothing happens.
 """
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from supervisor_tasks.ledger.periodic_run_names import (
     CALLBACKS,
     CLOCK,
-    CLOCK_TICK_EVERY_S,
     IDLE_S,
+    RECORD_CLOCK_EVERY_S,
     finished_key,
 )
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 
-MISSED = 3  # after so many intervals without a tick the fleet is unhealthy
+MISSED = 3  # after so many intervals without a run the fleet is unhealthy
 LEAST_S = 30.0  # a restart of a process is shorter
 OVERDUE_S = 60.0  # a due effect waits less while a worker serves its queue
 # a worker looks at the chain at least so often (indexer/new_blocks.py)
@@ -28,17 +28,17 @@ LOOKED_EVERY_S = 15.0
 @dataclass(frozen=True, slots=True)
 class Periodic:
     """Work that ends at least once in `every_s` in a fleet that is alive, and then
-    stores the tick `tick`.
+    records the periodic run `run_name`.
     """
 
     name: str
     every_s: float
-    tick: str
+    run_name: str
     part: str  # of the fleet that does the work
 
     @property
     def patience_s(self) -> float:
-        """How old its last tick may be."""
+        """How old its last run may be."""
         return max(MISSED * self.every_s, LEAST_S)
 
 
@@ -47,7 +47,7 @@ def periodic_work(chain_poll_s: float, *, accounts: bool) -> list[Periodic]:
     has a directory.
     """
     work = [
-        Periodic("clock", CLOCK_TICK_EVERY_S, CLOCK, "beat"),
+        Periodic("clock", RECORD_CLOCK_EVERY_S, CLOCK, "beat"),
         _of_queue("claim", max(chain_poll_s, LOOKED_EVERY_S)),
     ]
     for name, idle_s in IDLE_S.items():
@@ -66,7 +66,9 @@ def _of_queue(name: str, every_s: float) -> Periodic:
 
 
 def problems(
-    periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_due_s: float
+    periodic: list[Periodic],
+    periodic_run_ages_s: Mapping[str, float],
+    oldest_due_s: float,
 ) -> list[str]:
     """Return what is wrong, a line each: what was found, what was expected, what to do.
     Empty if all is well.
@@ -74,17 +76,18 @@ def problems(
     stale = [
         work
         for work in periodic
-        if ticks_s.get(work.tick, float("inf")) > work.patience_s
+        if periodic_run_ages_s.get(work.run_name, float("inf")) > work.patience_s
     ]
     if periodic and len(stale) == len(periodic):
         return [
-            f"nothing periodic comes to an end ({_ages(stale, ticks_s)}): see whether beat, the broker and workers run"
+            f"nothing periodic comes to an end ({_ages(stale, periodic_run_ages_s)}): see whether beat, the broker and"
+            " workers run"
         ]
     lines = [
-        f"{work.name}: {_age(work, ticks_s)}, expected one every {work.every_s:g} s: see {work.part}"
+        f"{work.name}: {_age(work, periodic_run_ages_s)}, expected one every {work.every_s:g} s: see {work.part}"
         for work in stale
     ]
-    if ticks_s.get(CALLBACKS, float("inf")) > LEAST_S:
+    if periodic_run_ages_s.get(CALLBACKS, float("inf")) > LEAST_S:
         lines.append(
             "the gRPC process is not heard, and so no callback is taken: see whether it runs, and its log"
         )
@@ -95,10 +98,12 @@ def problems(
     return lines
 
 
-def _ages(stale: list[Periodic], ticks_s: Mapping[str, float]) -> str:
-    return "; ".join(f"{work.name}: {_age(work, ticks_s)}" for work in stale)
+def _ages(stale: list[Periodic], periodic_run_ages_s: Mapping[str, float]) -> str:
+    return "; ".join(
+        f"{work.name}: {_age(work, periodic_run_ages_s)}" for work in stale
+    )
 
 
-def _age(work: Periodic, ticks_s: Mapping[str, float]) -> str:
-    age_s = ticks_s.get(work.tick)
+def _age(work: Periodic, periodic_run_ages_s: Mapping[str, float]) -> str:
+    age_s = periodic_run_ages_s.get(work.run_name)
     return "never ended" if age_s is None else f"last ended {age_s:.0f} s ago"

@@ -196,7 +196,7 @@ def _trouble(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
         "periodic_work_timestamp_seconds",
         "When periodic work last succeeded, or ended.",
         "work",
-        figures.ticks,
+        figures.periodic_runs,
     )
 
 

@@ -4,7 +4,7 @@ again after each failed try.
 
 from supervisor_tasks.ledger.facts import FLAG, INT, Fact, Stored
 
-SLURM_ANSWERED = "slurm"  # the tick that exists while SLURM answers
+SLURM_ANSWERED = "slurm"  # the periodic run that exists while SLURM answers
 # in a row since the last answer, or since a start
 FAILED_TRIES = Fact("slurm.failed_tries", INT)
 ANSWERED_SINCE_START = Fact("slurm.answered_since_start", FLAG)

@@ -1,7 +1,7 @@
 """Whether the fleet of another ledger lives, for `supervisor job adopt`; judged without
 its key and its settings.
 
-There are three signs: its transactions on chain; its ticks, if both ledgers are
+There are three signs: its transactions on chain; its periodic runs, if both ledgers are
 clusters of one database; and its connections, if both are databases of one server. A
 fleet that runs elsewhere and has nothing to write leaves no sign. Only the operator can
 know that such a fleet is dead.
@@ -18,13 +18,13 @@ from supervisor_tasks.chain.rpc.client import (
     RpcUnavailableError,
     require,
 )
-from supervisor_tasks.ledger.other_fleets import connected_fleets, last_ticks
+from supervisor_tasks.ledger.other_fleets import connected_fleets, last_runs
 from supervisor_tasks.wallet.raw_transaction import extract_tag
 
 WROTE_WITHIN_S = 600  # by the times of the blocks
 MAX_BLOCKS = 2000  # that are read, on a chain that mines many
 BLOCKS_AT_ONCE = 50
-TICKED_WITHIN_S = 60.0
+RAN_WITHIN_S = 60.0
 
 
 def liveness_evidence(
@@ -35,8 +35,8 @@ def liveness_evidence(
     counts as a sign, too.
     """
     signs = list(_on_chain(rpc, address, tag))
-    for other, age_s in last_ticks(engine, cluster, tag).items():
-        if age_s < TICKED_WITHIN_S:
+    for other, age_s in last_runs(engine, cluster, tag).items():
+        if age_s < RAN_WITHIN_S:
             signs.append(
                 f"it is the cluster {other!r} of this database, whose fleet was at work {age_s:.0f} s ago"
             )

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 POLL_S = 0.05
 # open transactions are looked at this often, also when no block comes
 LOOK_AGAIN_S = 1.0
-# of one pass; then the worker's thread is free again, and the tick is written
+# of one pass; then the worker's thread is free again, and the run is recorded
 MAX_PASS_S = 20.0
 
 

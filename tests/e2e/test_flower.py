@@ -1,4 +1,4 @@
-"""Flower over a whole grid: jobs' tasks without ticks, columns that fit, failures that
+"""Flower over a whole grid: jobs' tasks without idle runs, columns that fit, failures that
 are not green, a picture of each page.
 
 `make screenshots` (SCREENSHOTS=write) puts the pictures into docs/images.
@@ -107,7 +107,7 @@ def tasks(flower: Fleet, search: str = "") -> list[dict[str, Any]]:
     return list(answer.json().values())
 
 
-def test_tasks__of_jobs__are_shown_by_short_names_and_ticks_are_not(
+def test_tasks__of_jobs__are_shown_by_short_names_and_idle_runs_are_not(
     flower: Fleet, jobs: dict[str, str]
 ) -> None:
     wait_until(

@@ -308,7 +308,7 @@ def test_settle__running_job__contract_hears_it_and_slurm_stops(
 def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
     seen: list[Any] = []
 
-    def has_no_problem() -> bool:  # a tick may be late for a moment
+    def has_no_problem() -> bool:  # a periodic run may be late for a moment
         seen.append(ask(grid, "status"))
         return not seen[-1]["problems"]
 
@@ -326,7 +326,7 @@ def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
         "check_alarms",
         "check_slurm",
         "slurm",
-    } <= set(status["ticks_s"])
+    } <= set(status["periodic_run_ages_s"])
 
 
 def test_claims__paused__nothing_is_claimed_until_they_are_resumed(

@@ -39,7 +39,7 @@ from tests.support.submission_env import PATHS, SubmissionEnv, site_of
 
 PROVIDER_ADDRESS = "0x" + "a" * 40
 PATIENCE_S = 120.0
-TICK_S = 0.2
+POLL_INTERVAL_S = 0.2
 RUNNER = "benchmark"  # the Linux user
 SLOW_S = 4.0  # more on a slow machine, where a look takes longer
 
@@ -117,7 +117,7 @@ def measuring(
     )
 
 
-def tick(site: WorkerContext, *, at_once: bool = False) -> str:
+def run_benchmark_task(site: WorkerContext, *, at_once: bool = False) -> str:
     """Carry on the run once, if its effect is due; with `at_once`, even if it is not.
     Returns the error of a service that did not answer, or an empty text.
     """
@@ -151,10 +151,10 @@ def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str,
     """Carry on the run until it has ended. Returns it."""
 
     def done() -> bool:
-        tick(site)
+        run_benchmark_task(site)
         return site.ledger.benchmarks.under_way() is None
 
-    wait_until(done, "the run to end", patience_s, TICK_S)
+    wait_until(done, "the run to end", patience_s, POLL_INTERVAL_S)
     run = site.ledger.benchmarks.run()
     assert run is not None
     return run
@@ -167,12 +167,14 @@ def until_stage(
     found: dict[str, Any] = {}
 
     def is_reached() -> bool:
-        tick(site)
+        run_benchmark_task(site)
         found.update(results(site)[benchmark])
         return found["stage"] in stages and found["slurm_state"].startswith(slurm_state)
 
     try:
-        wait_until(is_reached, f"{benchmark} to be {stages}", PATIENCE_S, TICK_S)
+        wait_until(
+            is_reached, f"{benchmark} to be {stages}", PATIENCE_S, POLL_INTERVAL_S
+        )
     except TimeoutError as error:
         raise AssertionError(f"{error}; it is {found}") from error
     return found
@@ -237,8 +239,8 @@ def main(config: Path) -> None:
     engine = open_engine(load(environment=parameters["environment"]))
     site = measuring(site_of(engine, cluster), cluster, parameters["names"])
     while site.ledger.benchmarks.under_way() is not None:
-        tick(site)
-        time.sleep(TICK_S)  # the clock of this worker
+        run_benchmark_task(site)
+        time.sleep(POLL_INTERVAL_S)  # the clock of this worker
 
 
 def finite(labels: Mapping[str, Any]) -> bool:

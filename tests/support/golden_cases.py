@@ -28,7 +28,12 @@ from supervisor_tasks.cli.job_actions import RETRIED
 from supervisor_tasks.cli.log import LOG, with_short_ids
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.provider import ProviderStanding, show_provider
-from supervisor_tasks.cli.status import TICKS, Findings, WalletSummary, show_status
+from supervisor_tasks.cli.status import (
+    PERIODIC_RUNS,
+    Findings,
+    WalletSummary,
+    show_status,
+)
 from supervisor_tasks.cli.status import facts_of as status_facts
 from supervisor_tasks.cli.sweep import SWEEPS, show_sweep
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
@@ -60,7 +65,7 @@ from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import (
     EffectCount,
     StatusSummary,
-    TickReading,
+    StoredReading,
     Writer,
 )
 from supervisor_tasks.notifications.incident_messages import Silence
@@ -306,14 +311,14 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "cluster": "geneva",
                 "open_jobs": 3,
                 "alarms": 2,
-                "last_tick_at": ago(seconds=1),
+                "last_run_at": ago(seconds=1),
                 "switches": ["claiming_paused"],
             },
             {
                 "cluster": "lausanne",
                 "open_jobs": 0,
                 "alarms": 0,
-                "last_tick_at": ago(days=40),
+                "last_run_at": ago(days=40),
                 "switches": [],
             },
         ],
@@ -419,7 +424,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
         ],
     ),
     "periodic-work": (
-        TICKS,
+        PERIODIC_RUNS,
         [
             {"name": "scan", "age_s": 2.4},
             {"name": "ldap_accounts", "age_s": 301.0},
@@ -656,10 +661,10 @@ def a_summary() -> StatusSummary:
         oldest_transaction_s=75.0,
         wallet=Writer(CUSTOMERS[1], 179188, 142),
         cursors={"contract": 120042, "history": 118000},
-        head=TickReading(120045, 2.0),
-        claimable=TickReading(3, 2.0),
-        queues={name: TickReading(number, 95.0) for name, number in QUEUED.items()},
-        ticks_s={
+        head=StoredReading(120045, 2.0),
+        claimable=StoredReading(3, 2.0),
+        queues={name: StoredReading(number, 95.0) for name, number in QUEUED.items()},
+        periodic_run_ages_s={
             "claim": 0.5,
             finished_key("claim"): 0.5,
             "scan": 2.5,

@@ -35,16 +35,16 @@ from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.support.benchmark_env import (
     PATIENCE_S,
+    POLL_INTERVAL_S,
     PROVIDER_ADDRESS,
     RUNNER,
-    TICK_S,
     body_of,
     finite,
     in_slurm,
     measuring,
     results,
+    run_benchmark_task,
     start_worker,
-    tick,
     until_done,
     until_stage,
 )
@@ -203,7 +203,7 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
     )
     number = site.ledger.benchmarks.ask("a test")
     site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED)
-    assert "held" in tick(site)
+    assert "held" in run_benchmark_task(site)
     assert site.ledger.alarms.all() == []
     (shown,) = Overview(world.engine, "here").effects(
         OpenEffectFilter(kind=EffectKind.BENCHMARK)
@@ -211,7 +211,7 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
     assert shown["subject"] == str(number)
     assert "held" in shown["last_error"]
     site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
-    assert "cannot be planned" in tick(impossible, at_once=True)
+    assert "cannot be planned" in run_benchmark_task(impossible, at_once=True)
     watch_effects(site.ledger)
     assert [alarm.name for alarm in site.ledger.alarms.all()] == [
         AlarmName.BENCHMARK_STALLED
@@ -246,7 +246,7 @@ def test_run__partition_without_a_working_node__waits_for_one(
     world.slurm.run(
         "scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=test"
     )
-    assert "none of the partition's 2 nodes works" in tick(site)
+    assert "none of the partition's 2 nodes works" in run_benchmark_task(site)
     world.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
     assert until_done(site)["state"] == "DONE"
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
@@ -312,7 +312,7 @@ def test_run__slurmctld_away_in_the_middle__waits_for_it(world: SubmissionEnv) -
     until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
     processes = world.slurm.processes
     processes.stop(processes.find("slurmctld"))
-    wait_until(lambda: tick(site) != "", "a look at SLURM", 60.0, 0.2)
+    wait_until(lambda: run_benchmark_task(site) != "", "a look at SLURM", 60.0, 0.2)
     assert results(site)["slow"]["stage"] == "SUBMITTED"
     world.slurm.start_controller()
     run = until_done(site)
@@ -362,14 +362,14 @@ def moved_back(
 def until_done_without_waiting(
     world: SubmissionEnv, site: WorkerContext, benchmark: str
 ) -> None:
-    """What was handed over long ago is looked at once a minute; here at every tick."""
+    """What was handed over long ago is looked at once a minute; here at every run of the task."""
 
     def done() -> bool:
         moved_back(world, benchmark)
-        tick(site)
+        run_benchmark_task(site)
         return site.ledger.benchmarks.under_way() is None
 
-    wait_until(done, "the run to end", PATIENCE_S, TICK_S)
+    wait_until(done, "the run to end", PATIENCE_S, POLL_INTERVAL_S)
 
 
 def alarms(site: WorkerContext) -> list[str]:
@@ -389,7 +389,7 @@ def test_run__node_lost_in_the_middle__fails_what_needs_it_and_measures_the_othe
     try:
         world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
         moved_back(world, "both", called=14)
-        tick(site)
+        run_benchmark_task(site)
         assert results(site)["both"]["stage"] == "SUBMITTED"
         moved_back(world, "both", called=2)
         assert until_done(site)["state"] == "DONE"
@@ -411,10 +411,10 @@ def test_benchmark__waits_for_an_hour__calls_the_operator_until_it_begins(
     try:
         until_stage(site, "good", "SUBMITTED", slurm_state="PENDING")
         moved_back(world, "good", called=61)
-        tick(site)
+        run_benchmark_task(site)
         assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
         moved_back(world, "good")
-        tick(site)
+        run_benchmark_task(site)
         assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
     finally:
         world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
@@ -507,7 +507,7 @@ def test_job__running_and_may_not_be_cancelled__is_awaited(
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     site.ledger.benchmarks.cancel("enough")
-    tick(site)
+    run_benchmark_task(site)
     found = results(site)["endless"]
     assert (found["stage"], "could not be cancelled" in found["reason"]) == (
         "SUBMITTED",
@@ -537,8 +537,8 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(
     number = site.ledger.benchmarks.ask("a test")
     for _ in range(PARKED_AFTER):
         with pytest.raises(KeyError):
-            tick(wrong, at_once=True)
-    assert tick(wrong, at_once=True) == ""
+            run_benchmark_task(wrong, at_once=True)
+    assert run_benchmark_task(wrong, at_once=True) == ""
     watch_effects(site.ledger)
     assert alarms(site) == [AlarmName.EFFECT_PARKED]
     (parked,) = Overview(world.engine, "here").parked()
@@ -659,10 +659,10 @@ def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
     else:
         later = measuring(site, world.cluster(sshd=refusing_sshd), ["slow"])
     wait_until(
-        lambda: RUNNER in tick(later, at_once=True),
+        lambda: RUNNER in run_benchmark_task(later, at_once=True),
         "a refused login",
         PATIENCE_S,
-        TICK_S,
+        POLL_INTERVAL_S,
     )
     assert later.ledger.benchmarks.under_way() is not None
     later.ledger.benchmarks.cancel("enough")
@@ -685,12 +685,15 @@ def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
     number = site.ledger.benchmarks.ask("a test")
     until_stage(site, "good", "WAITING")
     wait_until(
-        lambda: f"as {RUNNER}" in tick(site), "a refused login", PATIENCE_S, TICK_S
+        lambda: f"as {RUNNER}" in run_benchmark_task(site),
+        "a refused login",
+        PATIENCE_S,
+        POLL_INTERVAL_S,
     )
     ends_s, refused = time.monotonic() + 10.0, 0
     while time.monotonic() < ends_s:
-        refused += bool(tick(site))
-        time.sleep(TICK_S)
+        refused += bool(run_benchmark_task(site))
+        time.sleep(POLL_INTERVAL_S)
     assert 1 <= refused <= 5
     assert alarms(site) == []
     an_hour_passes = (
@@ -700,8 +703,8 @@ def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
         connection.execute(
             text(an_hour_passes), {"name": "condition.benchmark_user_refused"}
         )
-    assert f"as {RUNNER}" in tick(site, at_once=True)
-    assert tick(site) == ""
+    assert f"as {RUNNER}" in run_benchmark_task(site, at_once=True)
+    assert run_benchmark_task(site) == ""
     assert results(site)["good"]["stage"] == "WAITING"
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name == AlarmName.BENCHMARK_USER_REFUSED

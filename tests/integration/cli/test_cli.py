@@ -171,9 +171,9 @@ def open_kinds(ledger: Ledger, number: int) -> set[str]:
         return set(connection.scalars(query, {"id": job_id(number)}))
 
 
-def tick_all(ledger: Ledger) -> None:
+def record_all_runs(ledger: Ledger) -> None:
     ledger.periodic_runs.record(
-        *(work.tick for work in periodic_work(1.0, accounts=False)), CALLBACKS
+        *(work.run_name for work in periodic_work(1.0, accounts=False)), CALLBACKS
     )
 
 
@@ -1061,11 +1061,11 @@ def test_forget__customer_cancels_while_it_asks__cancellation_stays(
     assert "changed meanwhile" in entry["outcome"]
 
 
-def test_health__ticks__name_the_task_without_progress(
+def test_health__periodic_runs__name_the_task_without_progress(
     run: Run, ledger: Ledger
 ) -> None:
     assert "nothing periodic comes to an end" in run("health", status=1).stdout
-    tick_all(ledger)
+    record_all_runs(ledger)
     assert run("health").stdout == "healthy\n"
     with ledger.engine.begin() as connection:
         query = "UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'claim%'"
@@ -1079,7 +1079,7 @@ def test_health__ticks__name_the_task_without_progress(
 def test_health__an_effect_that_no_worker_takes__is_shown(
     run: Run, ledger: Ledger
 ) -> None:
-    tick_all(ledger)
+    record_all_runs(ledger)
     ledger.record(JobChange(job_id(1), claim(1)))
     run("health")
     with ledger.engine.begin() as connection:
@@ -1092,7 +1092,7 @@ def test_health__as_a_process__imports_nothing_that_takes_long(
     servers: tuple[Engine, dict[str, str]], ledger: Ledger
 ) -> None:
     """Each of these takes longer to import than the question takes."""
-    tick_all(ledger)
+    record_all_runs(ledger)
     code = (
         "import sys\nfrom supervisor_tasks.cli import main\n"
         "try:\n    main(['health'])\nfinally:\n    print(*sys.modules, file=sys.stderr)"
@@ -1116,7 +1116,7 @@ def test_health__as_a_process__imports_nothing_that_takes_long(
 def test_health__from_its_start_to_its_end__takes_half_a_second(
     servers: tuple[Engine, dict[str, str]], ledger: Ledger
 ) -> None:
-    tick_all(ledger)
+    record_all_runs(ledger)
     taken_s = []
     for _ in range(HEALTHS):
         begun_s = time.monotonic()
@@ -1145,7 +1145,7 @@ def test_health_and_reporter__their_defaults__are_those_of_the_settings() -> Non
 def test_health__url_in_a_file__is_read(
     servers: tuple[Engine, dict[str, str]], ledger: Ledger, tmp_path: Path
 ) -> None:
-    tick_all(ledger)
+    record_all_runs(ledger)
     (tmp_path / "url").write_text(servers[1]["DATABASE_URL"] + "\n")
     environment = {
         "CLUSTER_NAME": "here",
@@ -1256,7 +1256,7 @@ def test_metrics__as_a_process__answer_a_scrape(
     bring_to_queued(ledger, 1)
     park_one(ledger)
     raise_alarm_of_another_release(ledger.engine)
-    tick_all(ledger)
+    record_all_runs(ledger)
     Registrations(ledger.facts).learn_status(RegistrationStatus.WAITING)
     begun = ledger.reconciliations.begin("blind")
     ledger.reconciliations.keep(
@@ -2483,7 +2483,7 @@ STATUS_KEYS = {
     "since_sweep_s",
     "standing",
     "submissions_paused",
-    "ticks_s",
+    "periodic_run_ages_s",
     "transactions",
     "unread_callbacks",
     "wallet",
@@ -2496,7 +2496,7 @@ STATUS_KEYS = {
     [
         (
             ("cluster", "list"),
-            {"cluster", "open_jobs", "alarms", "last_tick_at", "switches"},
+            {"cluster", "open_jobs", "alarms", "last_run_at", "switches"},
         ),
         (("status",), STATUS_KEYS),
     ],

@@ -415,7 +415,7 @@ def know(site: WorkerContext, job_id: str, slurm_id: int) -> None:
         connection.execute(insert(METADATA.tables["jobs"]).values(**job))
 
 
-def ticks(site: WorkerContext) -> dict[str, float]:
+def run_ages_s(site: WorkerContext) -> dict[str, float]:
     query = "SELECT name, extract(epoch FROM now() - succeeded_at)::float8 AS age_s FROM periodic_runs WHERE cluster = 'here'"
     with site.engine.connect() as connection:
         return {row.name: row.age_s for row in connection.execute(text(query))}
@@ -435,17 +435,19 @@ def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(
                 health_pb2.HealthCheckRequest(service=service), timeout=deadline(10)
             )
             forgotten()
-            wait_until(lambda: CALLBACKS in ticks(site), "its heartbeat", 60.0, 0.1)
-            assert set(ticks(site)) == {CALLBACKS, continuous_since_key(CALLBACKS)}
+            wait_until(
+                lambda: CALLBACKS in run_ages_s(site), "its heartbeat", 60.0, 0.1
+            )
+            assert set(run_ages_s(site)) == {CALLBACKS, continuous_since_key(CALLBACKS)}
         assert REPORTER_SERVICE == HEARTBEAT_SERVICE
         health.Check(
             health_pb2.HealthCheckRequest(service=HEARTBEAT_SERVICE),
             timeout=deadline(10),
         )
-        wait_until(lambda: REPORTER in ticks(site), "the reporter's", 60.0, 0.1)
+        wait_until(lambda: REPORTER in run_ages_s(site), "the reporter's", 60.0, 0.1)
         forgotten()
-        wait_until(lambda: CALLBACKS in ticks(site), "its heartbeat", 60.0, 0.1)
-        assert REPORTER not in ticks(site)
+        wait_until(lambda: CALLBACKS in run_ages_s(site), "its heartbeat", 60.0, 0.1)
+        assert REPORTER not in run_ages_s(site)
 
 
 def test_set_job_status__broker_hung__is_stored_and_answered_at_once(

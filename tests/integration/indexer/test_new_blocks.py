@@ -188,7 +188,7 @@ def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
             ),
             "a look",
         )
-    # the chain's tick, and the look's
+    # the run `chain`, and the look's
     assert sum("INTO periodic_runs" in statement for statement in statements) == 1
     seen = Overview(engine, fleet.site.ledger.cluster).snapshot().head
     assert seen is not None
@@ -198,13 +198,13 @@ def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
 def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(
     fleet: ChainHarness, engine: Engine
 ) -> None:
-    anything_to_claim(fleet.site)  # leaves its ticks, and what the contract permits
+    anything_to_claim(fleet.site)  # records its runs, and what the contract permits
     statements = list[str]()
     event.listen(
         engine, "before_cursor_execute", lambda *about: statements.append(about[2])
     )
     assert not anything_to_claim(fleet.site).waiting
-    # a tick a second
+    # a run a second
     asked = [
         statement for statement in statements if "INTO periodic_runs" not in statement
     ]

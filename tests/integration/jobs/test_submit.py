@@ -695,18 +695,18 @@ def at_work(site: WorkerContext) -> Iterator[None]:
                 elif kind in batches:
                     threads.submit(batches[kind].run, lambda: not stop.is_set())
 
-        def tick() -> None:
+        def dispatch_again() -> None:
             while not stop.wait(0.1):
                 begin(site.ledger.effects.due_without_message())
 
         site.ledger.effects.wake_tasks_of = begin
-        ticking = clock.submit(tick)
+        dispatching = clock.submit(dispatch_again)
         try:
             yield
         finally:
             site.ledger.effects.wake_tasks_of = lambda _: None
             stop.set()
-            ticking.result()
+            dispatching.result()
             threads.shutdown(cancel_futures=True)
 
 

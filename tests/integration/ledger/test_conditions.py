@@ -106,8 +106,10 @@ def test_conditions__of_one_name__share_their_duration(ledger: Ledger) -> None:
     assert on(ledger) == [NAME]
 
 
-def test_condition__by_a_tick__counts_from_when_that_was_left(ledger: Ledger) -> None:
-    condition = Condition(ledger, NAME, AFTER_S, tick="chain")
+def test_condition__by_a_periodic_run__counts_from_when_that_was_left(
+    ledger: Ledger,
+) -> None:
+    condition = Condition(ledger, NAME, AFTER_S, run_name="chain")
     ledger.periodic_runs.record("chain")
     condition.update(True)
     assert on(ledger) == []
@@ -118,10 +120,10 @@ def test_condition__by_a_tick__counts_from_when_that_was_left(ledger: Ledger) ->
     assert on(ledger) == []
 
 
-def test_condition__by_a_tick_that_never_was__is_an_alarm_at_once(
+def test_condition__by_a_run_that_never_was__is_an_alarm_at_once(
     ledger: Ledger,
 ) -> None:
-    Condition(ledger, NAME, AFTER_S, tick="chain").update(True)
+    Condition(ledger, NAME, AFTER_S, run_name="chain").update(True)
     (alarm,) = ledger.alarms.all()
     assert alarm.details["for_s"] is None
 

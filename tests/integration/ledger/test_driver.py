@@ -30,7 +30,7 @@ def connection(engine: Engine) -> Iterator[DriverConnection]:
     connection.close()
 
 
-def test_due__over_the_driver_alone__asks_and_leaves_the_clocks_tick(
+def test_due__over_the_driver_alone__asks_and_records_a_run_of_the_clock(
     engine: Engine, connection: DriverConnection
 ) -> None:
     found = Due(connection.execute, "here", GUARDED, FACTS).ask(

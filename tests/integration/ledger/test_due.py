@@ -59,7 +59,9 @@ def state_of(engine: Engine, cluster: str = "here") -> LedgerState:
     return Due(through(engine), cluster, GUARDED, FACTS).ask()
 
 
-def test_ask__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -> None:
+def test_ask__empty_ledger__a_sweep_alone_and_a_run_of_the_clock(
+    engine: Engine,
+) -> None:
     found = state_of(engine)
     assert found == LedgerState(sweep=True, hour=found.hour)
     assert (PeriodicRuns(engine, "here").age_s(CLOCK) or 99.0) < deadline(10.0)
@@ -99,7 +101,7 @@ def test_ask__called_again__is_one_statement(engine: Engine) -> None:
     assert len(statements) == 3
 
 
-def test_ask__with_readings__are_stored_by_the_statement_of_the_clocks_tick(
+def test_ask__with_readings__are_stored_with_the_run_of_the_clock(
     engine: Engine,
 ) -> None:
     due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
@@ -115,7 +117,7 @@ def test_ask__with_readings__are_stored_by_the_statement_of_the_clocks_tick(
         "chain": 3
     }
     assert summary.queues["chain"].age_s < deadline(10.0)
-    assert set(summary.ticks_s) == {CLOCK}
+    assert set(summary.periodic_run_ages_s) == {CLOCK}
 
 
 def test_ask__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain(

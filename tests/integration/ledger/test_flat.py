@@ -116,10 +116,10 @@ def sweeps_ended(grid: Grid) -> int:
     return int(rows(grid, "SELECT max(id) AS last FROM reconciliations")[0].last)
 
 
-def all_have_ticked(grid: Grid) -> bool:
+def all_have_run(grid: Grid) -> bool:
     """Whether what is done at intervals has succeeded since the fleet was started."""
-    ticked = {row.name for row in rows(grid, "SELECT name FROM periodic_runs")}
-    return ticked >= {"claim", "scan", "check_alarms", "sweep"}
+    succeeded = {row.name for row in rows(grid, "SELECT name FROM periodic_runs")}
+    return succeeded >= {"claim", "scan", "check_alarms", "sweep"}
 
 
 def suspects(grid: Grid, scanned: set[str]) -> list[str]:
@@ -180,9 +180,7 @@ def test_fleet_at_work__in_a_ledger_of_years__reads_no_large_table_as_a_whole(
     swept = sweeps_ended(grid)
     supervisor(grid, "sweep", "run", "--yes")
     wait_until(lambda: sweeps_ended(grid) > swept, "a sweep", PATIENCE_S)
-    wait_until(
-        lambda: all_have_ticked(grid), "each periodic task to succeed", PATIENCE_S
-    )
+    wait_until(lambda: all_have_run(grid), "each periodic task to succeed", PATIENCE_S)
     # what they have counted is there when their connections end
     for name in ("beat", "worker", "callbacks"):
         grid.processes.stop(grid.processes.find(name))

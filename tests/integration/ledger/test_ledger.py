@@ -638,7 +638,9 @@ def test_inbox__read__is_marked_with_what_it_makes_of_the_job(
     assert ledger.callbacks.about({JOB: SlurmId(7)}) == {JOB: seen}
 
 
-def test_tick__recorded__age_is_known_until_it_is_removed(ledger: Ledger) -> None:
+def test_periodic_run__recorded__age_is_known_until_it_is_removed(
+    ledger: Ledger,
+) -> None:
     assert ledger.periodic_runs.age_s("slurm") is None
     ledger.periodic_runs.record("slurm")
     age_s = ledger.periodic_runs.age_s("slurm")

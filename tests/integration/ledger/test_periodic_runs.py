@@ -1,4 +1,4 @@
-"""Ticks on a real database: written one by one, or together by one statement."""
+"""Periodic runs on a real database: written one by one, or together by one statement."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def test_together__ticks_of_several_parts__are_written_by_one_statement(
+def test_together__runs_of_several_parts__are_written_by_one_statement(
     engine: Engine,
 ) -> None:
     runs, statements = PeriodicRuns(engine, "one"), list[str]()
@@ -31,7 +31,7 @@ def test_together__ticks_of_several_parts__are_written_by_one_statement(
     assert runs.ages_s().keys() == {"chain", "claim finished", "claim", "chain head"}
 
 
-def test_together__work_fails__its_ticks_are_written_all_the_same(
+def test_together__work_fails__its_runs_are_written_all_the_same(
     engine: Engine,
 ) -> None:
     runs = PeriodicRuns(engine, "two")
@@ -44,5 +44,5 @@ def test_together__work_fails__its_ticks_are_written_all_the_same(
     with pytest.raises(ValueError, match="broken"):
         work()
     assert runs.ages_s().keys() == {"claim finished"}
-    runs.record("chain")  # outside, a tick is written at once
+    runs.record("chain")  # outside, a run is written at once
     assert runs.ages_s().keys() == {"claim finished", "chain"}

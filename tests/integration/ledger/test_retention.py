@@ -375,7 +375,7 @@ def site(engine: Engine) -> Iterator[WorkerContext]:
     ledger.holder.close()
 
 
-def test_task__all_is_deleted__leaves_the_tick_that_ends_the_night(
+def test_task__all_is_deleted__records_the_run_that_ends_the_night(
     site: WorkerContext, engine: Engine
 ) -> None:
     many_jobs(engine, 5)

@@ -88,7 +88,7 @@ def test_liveness_evidence__chain_does_not_answer__is_one(
     assert sign.startswith("the chain cannot be looked at")
 
 
-def test_liveness_evidence__a_cluster_of_the_same_database__by_its_ticks(
+def test_liveness_evidence__a_cluster_of_the_same_database__by_its_runs(
     chain: Chain, engines: list[Engine]
 ) -> None:
     two = engines[1]

@@ -80,7 +80,7 @@ def _snapshot() -> StatusSummary:
         oldest_transaction_s=0.0,
         wallet=Writer("0x", 1, 0),
         cursors={},
-        ticks_s={},
+        periodic_run_ages_s={},
         alarms=[],
         claiming_paused=False,
         submissions_paused=False,

@@ -10,19 +10,19 @@ from supervisor_tasks.cli.status import Findings, WalletSummary, facts_of
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.periodic_run_names import SCANNED, finished_key
 from supervisor_tasks.ledger.reconciliations import Reconciliation
-from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading
+from supervisor_tasks.ledger.status_queries import StatusSummary, StoredReading
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.golden_cases import NOW, a_summary
 
 EMPTY = WalletSummary(0, 0, 0)
-TICKS = {"claim": 0.5, finished_key("claim"): 0.5, SLURM_ANSWERED: 1.0}
+RUN_AGES_S = {"claim": 0.5, finished_key("claim"): 0.5, SLURM_ANSWERED: 1.0}
 CLAIMS = replace(
     a_summary(),
     claiming_paused=False,
     alarms=[],
-    ticks_s=TICKS,
-    claimable=TickReading(0, 1.0),
+    periodic_run_ages_s=RUN_AGES_S,
+    claimable=StoredReading(0, 1.0),
 )
 
 
@@ -42,14 +42,17 @@ def shown(snapshot: StatusSummary, name: str) -> str:
         ({}, "on"),
         ({"claiming_paused": True}, "paused by an operator"),
         ({"submissions_paused": True}, "stopped: submissions are paused"),
-        ({"claimable": TickReading(2, 1.0)}, "on; 2 jobs wait on the contract"),
+        ({"claimable": StoredReading(2, 1.0)}, "on; 2 jobs wait on the contract"),
         ({"claimable": None}, "on"),
         (
-            {"alarms": alarm(AlarmName.WALLET_EMPTY), "claimable": TickReading(1, 1.0)},
+            {
+                "alarms": alarm(AlarmName.WALLET_EMPTY),
+                "claimable": StoredReading(1, 1.0),
+            },
             "stopped: alarm wallet_empty; 1 job waits on the contract",
         ),
         (
-            {"claiming_paused": True, "claimable": TickReading(7, 95.0)},
+            {"claiming_paused": True, "claimable": StoredReading(7, 95.0)},
             "paused by an operator; 7 jobs wait on the contract; seen 1m35s ago",
         ),
         ({"alarms": alarm(AlarmName.WALLET_EMPTY)}, "stopped: alarm wallet_empty"),
@@ -62,23 +65,32 @@ def shown(snapshot: StatusSummary, name: str) -> str:
             "one is tried a minute: alarm claims_reverting",
         ),
         ({"alarms": alarm(AlarmName.EFFECT_PARKED)}, "on"),
-        ({"ticks_s": TICKS | {SLURM_ANSWERED: 91.0}}, "stopped: SLURM does not answer"),
+        (
+            {"periodic_run_ages_s": RUN_AGES_S | {SLURM_ANSWERED: 91.0}},
+            "stopped: SLURM does not answer",
+        ),
         (
             {
-                "ticks_s": {"claim": 0.5, finished_key("claim"): 0.5},
+                "periodic_run_ages_s": {"claim": 0.5, finished_key("claim"): 0.5},
                 "alarms": alarm(AlarmName.SLURM_NOT_ANSWERING),
             },
             "stopped: SLURM does not answer",
         ),
         (
-            {"ticks_s": TICKS | {"claim": 61.0}},
+            {"periodic_run_ages_s": RUN_AGES_S | {"claim": 61.0}},
             "stopped: the chain does not answer (last 1m01s ago)",
         ),
         (
-            {"ticks_s": TICKS | {"claim": 61.0, finished_key("claim"): 61.0}},
+            {
+                "periodic_run_ages_s": RUN_AGES_S
+                | {"claim": 61.0, finished_key("claim"): 61.0}
+            },
             "stopped: no worker looks at the chain (last 1m01s ago)",
         ),
-        ({"ticks_s": {SLURM_ANSWERED: 1.0}}, "stopped: no worker looks at the chain"),
+        (
+            {"periodic_run_ages_s": {SLURM_ANSWERED: 1.0}},
+            "stopped: no worker looks at the chain",
+        ),
         ({"standing": RegistrationStatus.BANNED}, "stopped: the provider is banned"),
         ({"standing": None}, "stopped: how the provider stands is not known yet"),
         (
@@ -102,17 +114,17 @@ def test_claims__each_state_that_stops_them__is_told(
             "block 120042, 3 blocks behind the head; at the head 4s ago",
         ),
         (
-            {"head": TickReading(120043, 2.0)},
+            {"head": StoredReading(120043, 2.0)},
             "block 120043",
             "block 120042, 1 block behind the head; at the head 4s ago",
         ),
         (
-            {"head": TickReading(120041, 2.0)},
+            {"head": StoredReading(120041, 2.0)},
             "block 120042",
             "block 120042, 0 blocks behind the head; at the head 4s ago",
         ),
         (
-            {"head": TickReading(120045, 95.0)},
+            {"head": StoredReading(120045, 95.0)},
             "block 120045; seen 1m35s ago",
             "block 120042, 3 blocks behind the head; at the head 4s ago",
         ),
@@ -127,7 +139,7 @@ def test_claims__each_state_that_stops_them__is_told(
 def test_chain__head_and_lag__are_in_blocks(
     changes: dict[str, Any], head: str, read_up_to: str
 ) -> None:
-    snapshot = replace(a_summary(), **{"ticks_s": {SCANNED: 4.0}} | changes)
+    snapshot = replace(a_summary(), **{"periodic_run_ages_s": {SCANNED: 4.0}} | changes)
     assert (shown(snapshot, "chain head"), shown(snapshot, "chain read up to")) == (
         head,
         read_up_to,
@@ -162,14 +174,14 @@ def test_last_sweep__what_it_has_found__is_told(
     [
         ({}, "beat has not counted the messages yet"),
         (
-            {"chain": TickReading(2, 5.0), "slurm": TickReading(310, 5.0)},
+            {"chain": StoredReading(2, 5.0), "slurm": StoredReading(310, 5.0)},
             "messages: chain 2, slurm 310",
         ),
-        ({"chain": TickReading(2, 31.0)}, "messages: chain 2; seen 31s ago"),
+        ({"chain": StoredReading(2, 31.0)}, "messages: chain 2; seen 31s ago"),
     ],
 )
 def test_queues__lengths__are_told_with_their_age_when_they_are_old(
-    queues: dict[str, TickReading], told: str
+    queues: dict[str, StoredReading], told: str
 ) -> None:
     assert shown(replace(a_summary(), queues=queues), "queues") == told
 

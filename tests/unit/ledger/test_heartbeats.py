@@ -12,21 +12,26 @@ from supervisor_tasks.monitoring.health import LEAST_S, problems
 from supervisor_tasks.reconciliation.source_outages import unreachable_since
 
 
-def ticks(name: str, ago_s: float = 1.0, since_s: float = 900.0) -> dict[str, float]:
+def run_ages_s(
+    name: str, ago_s: float = 1.0, since_s: float = 900.0
+) -> dict[str, float]:
     return {name: ago_s, continuous_since_key(name): since_s}
 
 
 def test_continuous_uptime_s__callbacks_and_reporter__counts_since_all_are_heard() -> (
     None
 ):
-    assert continuous_uptime_s(ticks(CALLBACKS)) == 900.0
-    assert continuous_uptime_s(ticks(CALLBACKS) | ticks(REPORTER, since_s=20.0)) == 20.0
+    assert continuous_uptime_s(run_ages_s(CALLBACKS)) == 900.0
+    assert (
+        continuous_uptime_s(run_ages_s(CALLBACKS) | run_ages_s(REPORTER, since_s=20.0))
+        == 20.0
+    )
 
 
 def test_away__the_process_that_plugins_call__also_when_it_was_never_heard() -> None:
     assert missing_sources({}) == {CALLBACKS: None}
     assert continuous_uptime_s({}) is None
-    silent = ticks(CALLBACKS, AWAY_S + 1)
+    silent = run_ages_s(CALLBACKS, AWAY_S + 1)
     assert (missing_sources(silent), continuous_uptime_s(silent)) == (
         {CALLBACKS: AWAY_S + 1},
         None,
@@ -34,8 +39,8 @@ def test_away__the_process_that_plugins_call__also_when_it_was_never_heard() -> 
 
 
 def test_away__a_reporter__only_where_one_was_ever_heard() -> None:
-    assert missing_sources(ticks(CALLBACKS)) == {}
-    gone = ticks(CALLBACKS) | ticks(REPORTER, 3600.0)
+    assert missing_sources(run_ages_s(CALLBACKS)) == {}
+    gone = run_ages_s(CALLBACKS) | run_ages_s(REPORTER, 3600.0)
     assert (missing_sources(gone), continuous_uptime_s(gone)) == (
         {REPORTER: 3600.0},
         None,
@@ -43,9 +48,9 @@ def test_away__a_reporter__only_where_one_was_ever_heard() -> None:
 
 
 def test_problems__grpc_process_is_not_heard__has_a_line_for_it() -> None:
-    assert problems([], ticks(CALLBACKS), 0.0) == []
-    for ticks_s in ({}, ticks(CALLBACKS, LEAST_S + 1)):
-        (line,) = problems([], ticks_s, 0.0)
+    assert problems([], run_ages_s(CALLBACKS), 0.0) == []
+    for periodic_run_ages_s in ({}, run_ages_s(CALLBACKS, LEAST_S + 1)):
+        (line,) = problems([], periodic_run_ages_s, 0.0)
         assert "the gRPC process is not heard" in line
 
 

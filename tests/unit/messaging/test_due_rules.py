@@ -55,7 +55,8 @@ RECENT = {finished_key(name): 1.0 for name in RULES} | {
 
 
 def idle(**changes: object) -> LedgerState:
-    return LedgerState(**{"ticks_s": RECENT, "facts": REGISTERED, **changes})  # type: ignore[arg-type]
+    state = {"periodic_run_ages_s": RECENT, "facts": REGISTERED} | changes
+    return LedgerState(**state)  # type: ignore[arg-type]
 
 
 def aged(name: str, age_s: float) -> dict[str, float]:
@@ -79,12 +80,12 @@ def test_due__nothing_happens__nothing() -> None:
         ({"ended_lately": True}, {"scan"}),  # the chain may lose the block of its end
         ({"alarms": frozenset({AlarmName.EFFECT_PARKED})}, {"check_alarms"}),
         ({"alarms": frozenset({AlarmName.REORGANISED_TOO_DEEP})}, {"scan"}),
-        ({"ticks_s": aged("callbacks", 31.0)}, {"check_alarms"}),
+        ({"periodic_run_ages_s": aged("callbacks", 31.0)}, {"check_alarms"}),
         ({"measuring": True}, {"register"}),
         ({"sweep": True}, {"sweep"}),
         ({"claims_known_since": 1}, {"sweep"}),  # older claims must be read
         ({"claims_known_since": 0}, set()),
-        ({"ticks_s": aged(SLURM_ANSWERED, CHECK_EVERY_S)}, {"check_slurm"}),
+        ({"periodic_run_ages_s": aged(SLURM_ANSWERED, CHECK_EVERY_S)}, {"check_slurm"}),
         ({"facts": REGISTERED | stored(SCAN_STALLED, "17")}, {"scan"}),
         ({"facts": REGISTERED | stored(SCAN_STALLED, "")}, set()),
         (
@@ -113,8 +114,14 @@ def test_due__nothing_happens__nothing() -> None:
         ({"hour": 1}, {"retention"}),
         ({"hour": 4}, {"retention"}),
         ({"hour": 5}, set()),
-        ({"hour": 1, "ticks_s": aged(OLD_ROWS_DELETED, 11 * 3600.0)}, set()),
-        ({"hour": 1, "ticks_s": aged(OLD_ROWS_DELETED, 13 * 3600.0)}, {"retention"}),
+        (
+            {"hour": 1, "periodic_run_ages_s": aged(OLD_ROWS_DELETED, 11 * 3600.0)},
+            set(),
+        ),
+        (
+            {"hour": 1, "periodic_run_ages_s": aged(OLD_ROWS_DELETED, 13 * 3600.0)},
+            {"retention"},
+        ),
         ({"hour": 1, "busy": frozenset({"retention"})}, set()),
     ],
 )
@@ -126,7 +133,7 @@ def test_due__something_is_to_be_done__its_task(
 
 def test_due__slurm_does_not_answer__is_asked_as_the_tries_say() -> None:
     without = {name: age_s for name, age_s in RECENT.items() if name != SLURM_ANSWERED}
-    assert due(idle(ticks_s=without), SETTINGS).keys() == {"check_slurm"}
+    assert due(idle(periodic_run_ages_s=without), SETTINGS).keys() == {"check_slurm"}
 
 
 def test_due__a_worker_is_at_it__not_once_more() -> None:
@@ -139,8 +146,10 @@ def test_due__customers_not_read_for_long__only_where_there_is_a_directory() -> 
         for name, age_s in RECENT.items()
         if name != finished_key("accounts")
     }
-    assert due(idle(ticks_s=without), SETTINGS) == {}
-    assert due(idle(ticks_s=without), SITE_WITH_DIRECTORY).keys() == {"accounts"}
+    assert due(idle(periodic_run_ages_s=without), SETTINGS) == {}
+    assert due(idle(periodic_run_ages_s=without), SITE_WITH_DIRECTORY).keys() == {
+        "accounts"
+    }
 
 
 def test_due__new_ledger__everything_that_ends_again_and_again() -> None:
@@ -160,19 +169,23 @@ def test_due__idle_hour__three_hundred_tasks_at_most(
     """Second by second, with tasks that end at once; 90 s lie between two sweeps where
     there is no accounting.
     """
-    ticks_s = dict(RECENT)
+    periodic_run_ages_s = dict(RECENT)
     since_sweep_s, sent = 0.0, 0
     for _ in range(3600):
         found = due(
-            idle(ticks_s=ticks_s, sweep=since_sweep_s >= sweep_every_s), settings
+            idle(
+                periodic_run_ages_s=periodic_run_ages_s,
+                sweep=since_sweep_s >= sweep_every_s,
+            ),
+            settings,
         )
         sent += len(found)
         since_sweep_s = 0.0 if "sweep" in found else since_sweep_s + 1
         ended = {finished_key(name): 0.0 for name in found} | (
             {SLURM_ANSWERED: 0.0} if "check_slurm" in found else {}
         )
-        ticks_s = (
-            {name: age_s + 1 for name, age_s in ticks_s.items()}
+        periodic_run_ages_s = (
+            {name: age_s + 1 for name, age_s in periodic_run_ages_s.items()}
             | ended
             | {"callbacks": 1.0}
         )

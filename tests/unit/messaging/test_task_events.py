@@ -23,7 +23,7 @@ def sent(held: HeldEvents, *events: tuple[str, dict[str, Any]]) -> list[str]:
     return [kind for event in events for kind, _ in held.sent_now(*event)]
 
 
-def test_events__tick_that_did_nothing__are_never_sent() -> None:
+def test_events__run_that_did_nothing__are_never_sent() -> None:
     events = received("1", "claim"), ("task-started", {"uuid": "1"}), ended("1")
     assert sent(HeldEvents(), *events) == []
 
@@ -37,7 +37,7 @@ def test_events__task_of_a_job_that_another_run_took__are_sent_with_the_job() ->
     assert JOB in told[0][1]["args"]
 
 
-def test_events__tick_that_did_something__are_sent_at_its_end_with_their_own_times() -> (
+def test_events__run_that_did_something__are_sent_at_its_end_with_their_own_times() -> (
     None
 ):
     held = HeldEvents()
@@ -51,7 +51,7 @@ def test_events__tick_that_did_something__are_sent_at_its_end_with_their_own_tim
     assert told[0][1]["timestamp"] <= told[1][1]["timestamp"]
 
 
-def test_events__tick_that_failed__are_sent() -> None:
+def test_events__run_that_failed__are_sent() -> None:
     failed = "task-failed", {"uuid": "1", "exception": "no"}
     assert sent(HeldEvents(), received("1", "scan"), failed) == [
         "task-received",

@@ -13,7 +13,10 @@ def test_periodic_work__with_accounts__every_queue_has_some() -> None:
 
 def test_problems__beat_is_away__names_beat() -> None:
     work = periodic_work(1.0, accounts=False)
-    ticks_s = {entry.tick: 1.0 for entry in work} | {"callbacks": 1.0, "clock": 31.0}
-    (line,) = problems(work, ticks_s, 0.0)
+    periodic_run_ages_s = {entry.run_name: 1.0 for entry in work} | {
+        "callbacks": 1.0,
+        "clock": 31.0,
+    }
+    (line,) = problems(work, periodic_run_ages_s, 0.0)
     assert line == "clock: last ended 31 s ago, expected one every 5 s: see beat"
-    assert problems(work, ticks_s | {"clock": MISSED * 5.0}, 0.0) == []
+    assert problems(work, periodic_run_ages_s | {"clock": MISSED * 5.0}, 0.0) == []

@@ -15,7 +15,7 @@ from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import (
     EffectCount,
     StatusSummary,
-    TickReading,
+    StoredReading,
     Writer,
 )
 from supervisor_tasks.monitoring.metrics import (
@@ -40,7 +40,7 @@ EMPTY = StatusSummary(
     oldest_transaction_s=0.0,
     wallet=None,
     cursors={},
-    ticks_s={},
+    periodic_run_ages_s={},
     alarms=[],
     claiming_paused=False,
     submissions_paused=False,
@@ -57,7 +57,7 @@ FULL = StatusSummary(
     oldest_transaction_s=1.0,
     wallet=Writer("0xab", 1, 12),
     cursors={"contract": 40},
-    ticks_s={},
+    periodic_run_ages_s={},
     alarms=[
         Alarm(AlarmName.WALLET_EMPTY, {}, NOON),
         Alarm("alarm_of_another_release", {}, NOON),
@@ -73,7 +73,7 @@ FULL = StatusSummary(
         "https://rpc.example.org#1": "alive",
         "https://rpc.example.org#2": "behind",
     },
-    claimable=TickReading(5, 1.0),
+    claimable=StoredReading(5, 1.0),
 )
 TOTALS = {
     ("jobs_claimed", ""): Decimal(9),
