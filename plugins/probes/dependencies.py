@@ -17,7 +17,7 @@ OUTDATED_S = 10.0
 class Dependency:
     """A service. `check` raises when it does not answer. The process is ready without a
     service that is not `required`. While a service with `holds_loop` does not answer,
-    the main loop of the process stands still. It is asked every `every_s`.
+    the main loop of the process is stalled. It is asked every `every_s`.
     """
 
     name: str

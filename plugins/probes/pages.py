@@ -12,7 +12,7 @@ from plugins.probes.progress import STANDS_AFTER_S, Progress
 
 
 def livez(loop: Progress, dependencies: Dependencies) -> Page:
-    """200 while the main loop completes rounds, or stands still because a service does
+    """200 while the main loop completes rounds, or waits because a service does
     not answer.
     """
     if dependencies.hold_loop:

@@ -5,7 +5,7 @@ does so. An open port does not show that: a process can hold it open and do noth
 import time
 from collections.abc import Callable
 
-# a loop without a round for so long stands still; a broker that hangs takes 10 s at
+# a loop without a round for so long is stalled; a broker that hangs takes 10 s at
 # most
 STANDS_AFTER_S = 15.0
 PROGRESS_EVERY_S = 1.0  # in which an idle loop tells of a round

@@ -221,7 +221,7 @@ def facts_of(sweep: Reconciliation, now: datetime) -> dict[str, str]:
         "cancelled": cancelled,
         "not cancelled": _reasons(report.get("not_cancelled", {})),
         "left to you": _left(report.get("held", {})),
-        "stands still": _stale(report.get("stale", {})),
+        "stalled": _stale(report.get("stale", {})),
         "next": due,
     }
 
@@ -259,7 +259,7 @@ def next_at(age_s: float, again_s: float) -> str:
 
 
 def _stale(stale: Mapping[str, Any]) -> str:
-    """Return what stands still, with its numbers; those that are 0 are left out."""
+    """Return what is stalled, with its numbers; those that are 0 are left out."""
     return listed({name: number for name, number in stale.items() if number})
 
 

@@ -66,13 +66,13 @@ def _step(context: WorkerContext) -> bool:
     _show_lag(context, head, cursor[0] if cursor else head)
     if blocks.is_behind(head, kept_hashes):
         log.info("node_behind", head=head, read_up_to=max(kept_hashes))
-        _stand_still(context, AlarmName.NODE_BEHIND, max(kept_hashes), head=head)
+        _record_stalled(context, AlarmName.NODE_BEHIND, max(kept_hashes), head=head)
         return False
     ledger.alarms.off(AlarmName.NODE_BEHIND)
     try:
         more = _read_on(context, head, kept_hashes, cursor)
     except SupervisorError as error:
-        _stand_still(
+        _record_stalled(
             context,
             AlarmName.CHAIN_SCAN_STALLED,
             cursor[0] if cursor else 0,
@@ -80,24 +80,24 @@ def _step(context: WorkerContext) -> bool:
             error=str(error)[:MAX_ERROR_CHARS],
         )
         raise
-    _standstill(context, AlarmName.CHAIN_SCAN_STALLED).update(False)
+    _stalled_condition(context, AlarmName.CHAIN_SCAN_STALLED).update(False)
     return more
 
 
-def _stand_still(
+def _record_stalled(
     context: WorkerContext, alarm: AlarmName, read_up_to: int, **seen: object
 ) -> None:
     """Record that the chain goes on and nothing is read. When that lasts, the operator
     must look at the node.
     """
     advice = "the chain's events are not read: look at the node"
-    _standstill(context, alarm).update(
+    _stalled_condition(context, alarm).update(
         True, str(read_up_to), read_up_to=read_up_to, **seen, advice=advice
     )
 
 
-def _standstill(context: WorkerContext, alarm: AlarmName) -> Condition:
-    """The condition of a scan that stands still. A node that is behind stops the scan,
+def _stalled_condition(context: WorkerContext, alarm: AlarmName) -> Condition:
+    """The condition of a scan that is stalled. A node that is behind stops the scan,
     and so does one that answers with errors: the time goes on when the one follows the
     other.
     """

@@ -108,7 +108,7 @@ REWIND = Fact(
 TRANSACTION_REQUESTS = Fact("chain.transaction_requests", DOCUMENT)
 # monitoring/heartbeat_alarm.py
 CALLBACK_HEARTBEAT_MISSED = Fact("condition.callback_heartbeat_missing", TEXT)
-# the block at which the scan stands still; indexer/scan.py
+# the block at which the scan is stalled; indexer/scan.py
 SCAN_STALLED = Fact("condition.chain_scan_stalled", TEXT)
 # the start of the slurmctld that answers
 SLURM_BOOT_TIME = Fact("slurm.boot_time", TEXT)

@@ -75,7 +75,7 @@ def _log_end(process: str, age_s: float) -> None:
 
     def log_it() -> None:
         log.critical(
-            "main_loop_stands",
+            "main_loop_stalled",
             process=process,
             age_s=round(age_s),
             advice="the process ends; start it again",

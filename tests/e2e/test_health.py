@@ -315,7 +315,7 @@ def test_health__a_service_hangs__processes_that_need_it_are_not_ready(
 @pytest.mark.parametrize(
     "name", ["worker", in_chaos("beat"), in_chaos("flower"), "metrics"]
 )
-def test_process__its_loop_stands_still__is_not_alive_until_it_goes_on(
+def test_process__its_loop_is_stalled__is_not_alive_until_it_goes_on(
     probes: Probes, name: str
 ) -> None:
     """The gRPC process has ended by then: it asks itself
@@ -334,7 +334,7 @@ def test_process__its_loop_stands_still__is_not_alive_until_it_goes_on(
 
 
 @pytest.mark.parametrize("name", ["beat", in_chaos("flower"), "metrics"])
-def test_process__its_loop_stands_still_for_a_minute__ends_with_a_line(
+def test_process__its_loop_is_stalled_for_a_minute__ends_with_a_line(
     probes: Probes, name: str
 ) -> None:
     """systemd and compose start a process again only when it ends."""
@@ -347,7 +347,7 @@ def test_process__its_loop_stands_still_for_a_minute__ends_with_a_line(
             STANDS_FOR_S + LOOKS * LOOK_EVERY_S + 15,
         )
     wait_until(lambda: held.process() is None, f"{name} to be gone", 10.0)
-    assert "main_loop_stands" in (processes.logs / f"{name}.log").read_text()
+    assert "main_loop_stalled" in (processes.logs / f"{name}.log").read_text()
     processes.start_again(name)
     probes.wait_for(name, 200)
 

@@ -170,7 +170,7 @@ def test_reporter__spool_is_away__is_alive_and_not_ready(
         )
 
 
-def test_reporter__loop_stands_still__is_not_alive_until_it_goes_on(
+def test_reporter__loop_is_stalled__is_not_alive_until_it_goes_on(
     processes: Processes, spool: Path, health: int
 ) -> None:
     with serving() as (_, port):
