@@ -31,10 +31,10 @@ def _reasons(summary: StatusSummary, patience_s: float) -> Iterator[str]:
         yield "submissions are paused"
     yield from _of_alarms(summary)
     yield from _of_chain(summary, patience_s)
-    if summary.standing is None:
-        yield "how the provider stands is not known yet"
-    elif not summary.standing.claims:
-        yield f"the provider is {summary.standing.value}"
+    if summary.registration_status is None:
+        yield "the registration's status is not known yet"
+    elif not summary.registration_status.claims:
+        yield f"the provider is {summary.registration_status.value}"
     if not slurm_answers(summary):
         yield "SLURM does not answer"
 

@@ -42,7 +42,7 @@ NOT_LOOKED = (
     "found nothing yet; expected a worker of the chain queue to have looked: start one"
 )
 app = options.noun(
-    "See how the provider stands with the grid, and have it registered or measured.",
+    "See the registration of the provider, and have it registered or measured.",
     example="provider show",
 )
 
@@ -54,7 +54,7 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show how the provider stands with the grid, what is registered, what waits for
+    """Show the status of the registration, what is registered, what waits for
     approval, and what is offered.
 
     Example: supervisor provider show
@@ -70,21 +70,21 @@ def _show(cli: CliContext, output: Format) -> None:
     if status_and_age is None or decision is None:
         raise CommandError(NOT_LOOKED)
     status, for_s = status_and_age
-    standing = ProviderStanding(
+    summary = RegistrationSummary(
         status, for_s, _asked(registrations), registrations.why_no_nodes()
     )
     cli.shown.one(
-        _document(standing) | decision,
+        _document(summary) | decision,
         decision["address"],
         output,
-        lambda wide: show_provider(cli.shown, decision, standing, cli.now(), wide=wide),
+        lambda wide: show_provider(cli.shown, decision, summary, cli.now(), wide=wide),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderStanding:
-    """How the provider stands, and for how many seconds; what an operator has asked
-    for, with the reason; why a worker has seen no node, and for how many seconds.
+class RegistrationSummary:
+    """The registration's status, and for how many seconds it has been so; what an operator
+    has asked for, with the reason; why a worker has seen no node, and for how many seconds.
     """
 
     status: RegistrationStatus
@@ -93,17 +93,17 @@ class ProviderStanding:
     no_nodes: tuple[str, float] | None = None
 
 
-def _document(standing: ProviderStanding) -> dict[str, Any]:
-    """Return how the provider stands, for programs."""
+def _document(summary: RegistrationSummary) -> dict[str, Any]:
+    """Return the registration's status, for programs."""
     no_nodes = None
-    if standing.no_nodes is not None:
-        error, for_s = standing.no_nodes
+    if summary.no_nodes is not None:
+        error, for_s = summary.no_nodes
         no_nodes = {"error": error, "for_s": for_s}
     return {
-        "standing": standing.status.value,
-        "for_s": standing.for_s,
-        "claims": standing.status.claims,
-        "asked": standing.asked,
+        "registration_status": summary.status.value,
+        "for_s": summary.for_s,
+        "claims": summary.status.claims,
+        "asked": summary.asked,
         "no_usable_nodes": no_nodes,
     }
 
@@ -111,13 +111,13 @@ def _document(standing: ProviderStanding) -> dict[str, Any]:
 def show_provider(
     shown: Output,
     decision: Mapping[str, Any],
-    stands: ProviderStanding,
+    summary: RegistrationSummary,
     now: datetime,
     *,
     wide: bool,
 ) -> None:
-    """Print how the provider stands, and its offers side by side."""
-    shown.facts(facts_of(decision, stands))
+    """Print the registration's status, and the offers side by side."""
+    shown.facts(facts_of(decision, summary))
     shown.title("offers")
     shown.table(OFFERS, _side_by_side(decision), now, wide=wide)
     if decision["warnings"]:
@@ -126,20 +126,20 @@ def show_provider(
 
 
 def facts_of(
-    decision: Mapping[str, Any], stands: ProviderStanding
+    decision: Mapping[str, Any], summary: RegistrationSummary
 ) -> dict[str, str | Cell]:
     """Return the lines about the provider."""
-    asked = (f"{what} ({why})" for what, why in stands.asked.items())
+    asked = (f"{what} ({why})" for what, why in summary.asked.items())
     run = "a run" if decision["measuring"] else "no run"
     claims = Cell("are allowed")
-    if not stands.status.claims:
+    if not summary.status.claims:
         claims = Cell("are not allowed", "red")
     return {
         "address": decision["address"],
-        "stands": f"{stands.status.value}, for {span(stands.for_s)}",
+        "registration": f"{summary.status.value}, for {span(summary.for_s)}",
         "claims": claims,
         "next": f"{decision['decision']}: {decision['why']}",
-        "nodes": _nodes(stands.no_nodes),
+        "nodes": _nodes(summary.no_nodes),
         "benchmarks": f"{run} is under way",
         "asked for": joined(asked, "nothing"),
     }

@@ -185,8 +185,8 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     submissions, provider = Cell("on"), Cell("")
     if snapshot.submissions_paused:
         submissions = Cell("paused: `supervisor cluster show`", "yellow")
-    if snapshot.standing is not None:
-        provider = Cell(snapshot.standing.value)
+    if snapshot.registration_status is not None:
+        provider = Cell(snapshot.registration_status.value)
     if problems:
         health = Cell("; ".join(problems), "red")
     else:

@@ -1,4 +1,4 @@
-"""Probes of the RPC endpoints, the contract, the wallet and the provider's standing."""
+"""Probes of the RPC endpoints, the contract, the wallet and the provider's registration."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ from supervisor_tasks.doctor.verdicts import (
     contract_verdict,
     endpoint_verdicts,
     reading_verdict,
-    standing_verdict,
+    registration_verdict,
     wallet_verdict,
 )
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
@@ -110,11 +110,11 @@ def contract(shared: Examined) -> Iterator[Finding]:
     yield contract_verdict(found.address, is_open=demand.open)
 
 
-def standing(shared: Examined) -> Iterator[Finding]:
+def registration(shared: Examined) -> Iterator[Finding]:
     """What the contract lets the provider do."""
     _, demand = shared.chain.needed()
     may = demand.permission
-    yield standing_verdict(valid=may.valid, waiting=may.waiting, banned=may.banned)
+    yield registration_verdict(valid=may.valid, waiting=may.waiting, banned=may.banned)
 
 
 def wallet(shared: Examined) -> Iterator[Finding]:
@@ -153,7 +153,7 @@ SETTINGS = (
     Probe("contract", contract, CONTRACT),
 )
 FLEET = (
-    Probe("provider", standing, CONTRACT),
+    Probe("provider", registration, CONTRACT),
     Probe("wallet", wallet, ENDPOINT),
     Probe("chain reading", reading, ENDPOINT),
 )

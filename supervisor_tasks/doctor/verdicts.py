@@ -264,7 +264,7 @@ def wallet_verdict(seen: WalletSeen) -> Finding:
     return green("wallet", paid)
 
 
-def standing_verdict(*, valid: bool, waiting: bool, banned: bool) -> Finding:
+def registration_verdict(*, valid: bool, waiting: bool, banned: bool) -> Finding:
     """Judge what the contract lets the provider do."""
     if banned:
         return red(

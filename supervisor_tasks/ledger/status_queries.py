@@ -146,7 +146,7 @@ class StatusSummary:
     submissions_paused: bool  # no job is submitted to SLURM
     last_sweep: Reconciliation | None
     since_sweep_s: float
-    standing: RegistrationStatus | None = None
+    registration_status: RegistrationStatus | None = None
     endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
     # the node's last block, as the worker of the chain queue read it
     head: StoredReading | None = None
@@ -200,7 +200,7 @@ class Overview:
                     if name.startswith(QUEUE)
                 },
                 alarms=Alarms(self._engine, self._cluster).all(),
-                standing=facts.get(REGISTRATION_STATUS),
+                registration_status=facts.get(REGISTRATION_STATUS),
                 endpoints=facts.get_or(ENDPOINTS, {}),
                 claiming_paused=Switches(self._engine, self._cluster).is_set(
                     Switch.CLAIMING_PAUSED

@@ -257,11 +257,11 @@ def _jobs_paid(balance_wei: float, cost_wei: float | None) -> float:
 
 
 def _provider(summary: StatusSummary) -> Iterator[Metric]:
-    standings = dict.fromkeys((standing.value for standing in RegistrationStatus), 0)
-    if summary.standing is not None:
-        standings[summary.standing.value] = 1
-    about = "How the provider stands with the grid: 1 at the one that is true."
-    yield _family("provider_standing", about, "standing", standings)
+    statuses = dict.fromkeys((status.value for status in RegistrationStatus), 0)
+    if summary.registration_status is not None:
+        statuses[summary.registration_status.value] = 1
+    about = "The status of the provider's registration: 1 at the one that is true."
+    yield _family("registration_status", about, "status", statuses)
 
 
 def _sweep(last: Reconciliation | None, at_s: float) -> Iterator[Metric]:

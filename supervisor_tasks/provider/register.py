@@ -286,8 +286,8 @@ def _store_and_alarm(
     was = registrations.learn_status(now)
     if was is not None:
         log.info(
-            "provider_standing",
-            standing=now.value,
+            "registration_status_changed",
+            status=now.value,
             was=was or None,
             claims=now.claims,
             why=decision.why,
@@ -298,7 +298,7 @@ def _store_and_alarm(
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
     wanted = _wanted_alarms(now, decision, refusal)
     why = decision.why if refusal is None else str(refusal)
-    details = {"standing": now.value, "why": why}
+    details = {"registration_status": now.value, "why": why}
     for name in (
         AlarmName.PROVIDER_BANNED,
         AlarmName.PROVIDER_REJECTED,

@@ -49,14 +49,14 @@ def registered(grid: Grid) -> Provider:
 def approved(grid: Grid, registered: Provider) -> Grid:
     """What the fleet registered is approved."""
     wait_until(
-        lambda: standing(grid) == "waiting",
+        lambda: registration_status(grid) == "waiting",
         "the ledger to know that it waits",
         60.0,
         0.5,
     )
     grid.chain.admin.approve_provider(grid.chain.account("provider").address)
     wait_until(
-        lambda: standing(grid) == "approved",
+        lambda: registration_status(grid) == "approved",
         "the ledger to know of the approval",
         60.0,
         0.5,
@@ -64,7 +64,7 @@ def approved(grid: Grid, registered: Provider) -> Grid:
     return grid
 
 
-def standing(grid: Grid) -> str:
+def registration_status(grid: Grid) -> str:
     environment = {
         name: value
         for name, value in grid.environment.items()
@@ -72,7 +72,7 @@ def standing(grid: Grid) -> str:
     }
     result = supervisor("provider", "show", "-o", "json", env=environment)
     assert result.exit_code == 0, result.output
-    return str(json.loads(result.stdout)["standing"])
+    return str(json.loads(result.stdout)["registration_status"])
 
 
 def cpu_price_that_waits(grid: Grid) -> int | None:
@@ -116,7 +116,7 @@ def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(
     )
     assert (waiting.nodes, waiting.labels) == (in_force.nodes, in_force.labels)
     wait_until(
-        lambda: standing(grid) == "changing",
+        lambda: registration_status(grid) == "changing",
         "the ledger to know that it waits",
         60.0,
         0.5,

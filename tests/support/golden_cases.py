@@ -27,7 +27,7 @@ from supervisor_tasks.cli.job import JOBS, with_outcome
 from supervisor_tasks.cli.job_actions import RETRIED
 from supervisor_tasks.cli.log import LOG, with_short_ids
 from supervisor_tasks.cli.output import Output
-from supervisor_tasks.cli.provider import ProviderStanding, show_provider
+from supervisor_tasks.cli.provider import RegistrationSummary, show_provider
 from supervisor_tasks.cli.status import (
     PERIODIC_RUNS,
     Findings,
@@ -678,7 +678,7 @@ def a_summary() -> StatusSummary:
             ago(minutes=14, seconds=2), ago(minutes=14), {"found": {"missing": 1}}, 12
         ),
         since_sweep_s=840.0,
-        standing=RegistrationStatus.APPROVED,
+        registration_status=RegistrationStatus.APPROVED,
         endpoints={"https://node.example.org#1": "ok"},
     )
 
@@ -847,7 +847,7 @@ def a_provider(shown: Output) -> None:
         "machines": [machine | {"nodes": 3}],
         "prices": prices | {"cpu_credits_per_min": "0.9"},
     }
-    standing_facts = {
+    decision = {
         "address": CUSTOMERS[1],
         "decision": "wait",
         "why": "the nodes changed 40 s ago, and must stay the same for 300 s",
@@ -857,10 +857,10 @@ def a_provider(shown: Output) -> None:
         ],
         **{"registered": registered, "waiting": None, "offered": offered},
     }
-    stands = ProviderStanding(
+    summary = RegistrationSummary(
         RegistrationStatus.APPROVED, 93_000.0, {"measure": "new switches"}
     )
-    show_provider(shown, standing_facts, stands, NOW, wide=False)
+    show_provider(shown, decision, summary, NOW, wide=False)
 
 
 def a_benchmark_run(shown: Output) -> None:

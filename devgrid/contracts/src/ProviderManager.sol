@@ -8,14 +8,14 @@ import {Label, Provider, ProviderHardware, ProviderPrices} from "./Types.sol";
 /// Who sells what at which price. A provider registers; the grid's administrator approves. Registering again waits for
 /// approval again, and the approved registration stays in force meanwhile.
 contract ProviderManager is AccessControl, Errors {
-    struct Standing {
+    struct Registration {
         bool waiting;
         bool joined;
         bool banned;
         uint64 jobCount;
     }
 
-    mapping(address => Standing) private _standing;
+    mapping(address => Registration) private _registrations;
     mapping(address => Provider) private _waiting;
     mapping(address => Provider) private _joined;
 
@@ -25,7 +25,7 @@ contract ProviderManager is AccessControl, Errors {
     event ProviderBanChanged(address addr, bool status);
 
     function register(ProviderHardware memory hardware, ProviderPrices memory prices, Label[] memory labels) external {
-        if (_standing[msg.sender].banned) revert Banned();
+        if (_registrations[msg.sender].banned) revert Banned();
         _validate(hardware);
         Provider storage provider = _waiting[msg.sender];
         provider.addr = msg.sender;
@@ -35,27 +35,27 @@ contract ProviderManager is AccessControl, Errors {
         for (uint256 i = 0; i < labels.length; i++) {
             provider.labels.push(labels[i]);
         }
-        _standing[msg.sender].waiting = true;
+        _registrations[msg.sender].waiting = true;
         emit ProviderWaitingForApproval(msg.sender);
     }
 
     function approve(address provider) external onlyRole(DEFAULT_ADMIN_ROLE) {
-        Standing storage standing = _standing[provider];
-        if (!standing.waiting) revert WaitingApprovalOnly();
+        Registration storage registration = _registrations[provider];
+        if (!registration.waiting) revert WaitingApprovalOnly();
         _joined[provider] = _waiting[provider];
         delete _waiting[provider];
-        standing.waiting = false;
-        standing.joined = true;
+        registration.waiting = false;
+        registration.joined = true;
         emit ProviderApproved(provider);
     }
 
     function remove(address provider) external onlyRole(DEFAULT_ADMIN_ROLE) {
-        Standing storage standing = _standing[provider];
-        if (!standing.joined && !standing.waiting) revert NoProvider();
+        Registration storage registration = _registrations[provider];
+        if (!registration.joined && !registration.waiting) revert NoProvider();
         delete _joined[provider];
         delete _waiting[provider];
-        standing.joined = false;
-        standing.waiting = false;
+        registration.joined = false;
+        registration.waiting = false;
         emit ProviderRemoved(provider);
     }
 
@@ -70,36 +70,36 @@ contract ProviderManager is AccessControl, Errors {
     /// One more job was claimed. Raises ProviderNotJoined when the provider may take none.
     function countJob(address provider) external onlyRole(METASCHEDULER_ROLE) {
         if (!isValidForScheduling(provider)) revert ProviderNotJoined();
-        _standing[provider].jobCount++;
+        _registrations[provider].jobCount++;
     }
 
     /// All zero where the provider is unknown.
     function getProvider(address provider) external view returns (Provider memory found) {
         found = _joined[provider];
-        found.isBanned = _standing[provider].banned;
+        found.isBanned = _registrations[provider].banned;
     }
 
     /// All zero where none waits.
     function getWaitingForApprovalProvider(address provider) external view returns (Provider memory found) {
         found = _waiting[provider];
-        found.isBanned = _standing[provider].banned;
+        found.isBanned = _registrations[provider].banned;
     }
 
     function isWaitingForApproval(address provider) external view returns (bool) {
-        return _standing[provider].waiting;
+        return _registrations[provider].waiting;
     }
 
     function isValidForScheduling(address provider) public view returns (bool) {
-        Standing memory standing = _standing[provider];
-        return standing.joined && !standing.banned;
+        Registration memory registration = _registrations[provider];
+        return registration.joined && !registration.banned;
     }
 
     function isBanned(address provider) external view returns (bool) {
-        return _standing[provider].banned;
+        return _registrations[provider].banned;
     }
 
     function getJobCount(address provider) external view returns (uint64) {
-        return _standing[provider].jobCount;
+        return _registrations[provider].jobCount;
     }
 
     function getLabels(address provider) external view returns (Label[] memory) {
@@ -115,13 +115,13 @@ contract ProviderManager is AccessControl, Errors {
     }
 
     function _get(address provider) private view returns (Provider storage) {
-        if (!_standing[provider].joined) revert NoProvider();
+        if (!_registrations[provider].joined) revert NoProvider();
         return _joined[provider];
     }
 
     function _setBan(address provider, bool status) private {
-        if (_standing[provider].banned == status) revert AlreadyDone();
-        _standing[provider].banned = status;
+        if (_registrations[provider].banned == status) revert AlreadyDone();
+        _registrations[provider].banned = status;
         emit ProviderBanChanged(provider, status);
     }
 

@@ -180,7 +180,7 @@ def play(
         app.close()
 
 
-def test_register__each_standing_of_a_provider__is_recorded_and_decides_on_claims(
+def test_register__each_registration_status__is_recorded_and_decides_on_claims(
     play: RegistrationScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     chain, address = play.chain, play.provider.address

@@ -91,8 +91,14 @@ def shown(snapshot: StatusSummary, name: str) -> str:
             {"periodic_run_ages_s": {SLURM_ANSWERED: 1.0}},
             "stopped: no worker looks at the chain",
         ),
-        ({"standing": RegistrationStatus.BANNED}, "stopped: the provider is banned"),
-        ({"standing": None}, "stopped: how the provider stands is not known yet"),
+        (
+            {"registration_status": RegistrationStatus.BANNED},
+            "stopped: the provider is banned",
+        ),
+        (
+            {"registration_status": None},
+            "stopped: the registration's status is not known yet",
+        ),
         (
             {"submissions_paused": True, "alarms": alarm(AlarmName.TRANSACTION_STUCK)},
             "stopped: submissions are paused; alarm transaction_stuck",

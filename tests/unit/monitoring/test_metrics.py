@@ -68,7 +68,7 @@ FULL = StatusSummary(
         NOON, NOON, {"lost": 3, "why": "asked", "blind_since_s": {"slurm": 1700.5}}
     ),
     since_sweep_s=0.0,
-    standing=RegistrationStatus.WAITING,
+    registration_status=RegistrationStatus.WAITING,
     endpoints={
         "https://rpc.example.org#1": "alive",
         "https://rpc.example.org#2": "behind",
@@ -148,8 +148,8 @@ def exposition(
         'supervisor_wallet_balance_wei{address="0xab",cluster="main"} 6000.0',
         # 6,000 wei, and three transactions of 200 wei a job
         'supervisor_wallet_jobs{address="0xab",cluster="main"} 10.0',
-        'supervisor_provider_standing{cluster="main",standing="waiting"} 1.0',
-        'supervisor_provider_standing{cluster="main",standing="approved"} 0.0',
+        'supervisor_registration_status{cluster="main",status="waiting"} 1.0',
+        'supervisor_registration_status{cluster="main",status="approved"} 0.0',
         'supervisor_last_sweep_timestamp_seconds{cluster="main"} 400.0',
         'supervisor_sweep_found{cluster="main",what="lost"} 3.0',
         'supervisor_sweep_unseen_timestamp_seconds{cluster="main",side="slurm"} 1700.5',
