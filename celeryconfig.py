@@ -1,6 +1,6 @@
 """Celery's configuration: queues, routes, beat, delivery.
 
-The ledger is the truth, and a message is only a wake-up. So workers acknowledge late
+The ledger is the truth, and a message is only a hint. So workers acknowledge late
 and keep no results, and beat sends no more messages than the workers process.
 """
 
@@ -68,7 +68,7 @@ accept_content = ["json"]
 task_ignore_result = True
 task_acks_late = True
 task_reject_on_worker_lost = True
-task_publish_retry = False  # beat wakes the work again for which a message failed
+task_publish_retry = False  # beat sends the work again for which a message failed
 # for Flower; no events when a message is sent, because Flower shows the queues
 worker_send_task_events = True
 worker_prefetch_multiplier = 1

@@ -156,13 +156,13 @@ class CallbackWriter:
         """Store a batch, and answer its callers."""
         outcome = self._try_to_store([row for row, _, _ in entries if row])
         if not isinstance(outcome, BatchOutcome):
-            _wake([(done, outcome) for _, done, _ in entries])
+            _set_answers([(done, outcome) for _, done, _ in entries])
             return
         answers = list[tuple[Answer, Exception | None]]()
         for row, done, _ in entries:
             origin = outcome.refused.get(id(row))
             answers.append((done, self._refusal(origin)))
-        _wake(answers)
+        _set_answers(answers)
         for row, _, came_s in entries:
             if id(row) in outcome.known:
                 self._trace(row, came_s)
@@ -246,8 +246,8 @@ def _expire(done: Answer) -> None:
         )
 
 
-def _wake(answers: Sequence[tuple[Answer, Exception | None]]) -> None:
-    """Wake the callers, those of one event loop together. A loop that has ended has no
+def _set_answers(answers: Sequence[tuple[Answer, Exception | None]]) -> None:
+    """Answer the callers, those of one event loop together. A loop that has ended has no
     callers that wait.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Answer, Exception | None]]] = {}

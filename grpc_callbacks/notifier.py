@@ -1,4 +1,4 @@
-"""Wakes the task poll_jobs: a thread sends one message, so that a broker that hangs
+"""Dispatches the task poll_jobs: a thread sends one message, so that a broker that hangs
 delays no caller.
 """
 
@@ -86,8 +86,8 @@ class PollNotifier:
         )
         self._thread.start()
 
-    def wake_poll_jobs(self) -> None:
-        """Wake the task poll_jobs: the inbox has a new callback. Never waits."""
+    def request_poll(self) -> None:
+        """Request the task poll_jobs: the inbox has a new callback. Never waits."""
         self._requested.set()
 
     def close(self) -> None:

@@ -270,7 +270,7 @@ class Services:
             )
             if not report.ignored:
                 await self._writer.store(report, peer, called.caller.proof)
-                self._notifier.wake_poll_jobs()
+                self._notifier.request_poll()
                 outcome = "callback_stored"
         except MalformedCallbackError as error:
             CALLBACKS.labels("malformed").inc()

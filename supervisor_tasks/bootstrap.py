@@ -78,7 +78,9 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     tracer = tracer_of(
         settings, "worker", Journal(engine, settings.cluster_name).history
     )
-    ledger = Ledger(engine, settings.cluster_name, dispatcher.effects, tracer.ended)
+    ledger = Ledger(
+        engine, settings.cluster_name, dispatcher.dispatch_effects, tracer.ended
+    )
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     chain, directory, offer = None, None, None
     if Queue.CHAIN in served:
@@ -113,11 +115,11 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     new_blocks, hold_wallet = None, None
     if chain is not None:
         new_blocks = NewBlocks(
-            context, settings.chain_poll_s, dispatcher.wake, settings.ws_url
+            context, settings.chain_poll_s, dispatcher.dispatch, settings.ws_url
         )
         hold_wallet = partial(_hold_wallet, settings, ledger, chain)
     batches = {kind: Batch(context, kind) for kind in BATCH_POLICIES}
-    return Worker(context, batches, dispatcher.wake, new_blocks, hold_wallet)
+    return Worker(context, batches, dispatcher.dispatch, new_blocks, hold_wallet)
 
 
 def _hold_wallet(settings: Settings, ledger: Ledger, chain: ChainServices) -> None:
@@ -168,7 +170,7 @@ def _chain_services(
         claim_max_waiting=settings.claim_max_waiting,
         claim_customer_share=settings.claim_customer_share,
         wallet_min_wei=settings.wallet_min_wei,
-        wake=dispatcher.wake,
+        dispatch=dispatcher.dispatch,
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
         stuck_after_s=settings.wallet_stuck_after_s,
@@ -185,7 +187,7 @@ def _offer_config(settings: Settings, dispatcher: TaskDispatcher) -> OfferConfig
         hardware_stable_s=settings.hardware_stable_s,
         benchmarks_enabled=not settings.benchmark_disable,
         benchmark_every_s=settings.benchmark_every,
-        wake=lambda: dispatcher.wake("register"),
+        dispatch=lambda: dispatcher.dispatch("register"),
     )
 
 
@@ -258,7 +260,7 @@ def _reconciliation_services(
         )
     return ReconciliationServices(
         contract_of=contract_of,
-        wake=dispatcher.wake,
+        dispatch=dispatcher.dispatch,
         every_s=settings.sweep_every_s,
         grace_s=settings.sweep_grace_s,
         start_block=settings.metascheduler_start_block,

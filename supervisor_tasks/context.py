@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ChainServices:
     """The services of workers of the chain queue only: they need the wallet's key.
-    `wake` sends a task's message.
+    `dispatch` sends a task's message.
     """
 
     contract: Contract
@@ -40,7 +40,7 @@ class ChainServices:
     claim_max_waiting: int
     claim_customer_share: float
     wallet_min_wei: int
-    wake: Callable[[str], None]
+    dispatch: Callable[[str], None]
     blocks: Blocks
     confirmations: int
     stuck_after_s: float = 60.0
@@ -85,8 +85,8 @@ class BenchmarkServices:
 
 @dataclass(frozen=True, slots=True)
 class OfferConfig:
-    """The settings of the provider's offer, for workers of the chain queue. `wake`
-    wakes the registration's task.
+    """The settings of the provider's offer, for workers of the chain queue. `dispatch`
+    sends the registration's task.
     """
 
     prices: Prices
@@ -95,7 +95,7 @@ class OfferConfig:
     hardware_stable_s: float
     benchmarks_enabled: bool
     benchmark_every_s: float
-    wake: Callable[[], None]
+    dispatch: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ReconciliationServices:
     """
 
     contract_of: Callable[[Address], Contract]
-    wake: Callable[[str], None]
+    dispatch: Callable[[str], None]
     every_s: float
     grace_s: float
     start_block: int

@@ -48,13 +48,13 @@ class Worker:
         self,
         context: WorkerContext,
         batches: Mapping[EffectKind, Batch],
-        wake: Callable[[str], None],
+        dispatch: Callable[[str], None],
         new_blocks: NewBlocks | None = None,
         hold_wallet: Callable[[], None] | None = None,
     ) -> None:
         self.context = context
         self.batches = batches
-        self._wake = wake
+        self._dispatch = dispatch
         self._new_blocks = new_blocks
         self._hold_wallet = hold_wallet  # None: no key, or held already
         self._has_begun = False
@@ -116,11 +116,11 @@ class Worker:
         ledger.incidents.look_again()
 
     def on_ready(self) -> None:
-        """Wake the tasks that a start requests. If a message is lost, the task only
+        """Dispatch the tasks that a start requests. If a message is lost, the task only
         runs later.
         """
         for name in AT_START:
-            self._wake(name)
+            self._dispatch(name)
         with self._lock:
             self._is_ready = True
             self._watch_blocks()

@@ -120,7 +120,7 @@ def _build_worker(app: Celery) -> "Worker":
 
 
 def on_worker_ready(**_: object) -> None:
-    """Wake the tasks that do not wait for beat when a worker starts."""
+    """Dispatch the tasks that do not wait for beat when a worker starts."""
     current_worker().on_ready()
 
 

@@ -16,7 +16,7 @@ class Heads:
         self.live = False
 
     def announce(self) -> None:
-        """Count another announcement, and wake the threads that wait."""
+        """Count another announcement, and notify the threads that wait."""
         with self._changed:
             self._announced += 1
             self._changed.notify_all()

@@ -1,6 +1,6 @@
 """What a node announces over WebSocket: new heads, and logs of the contracts.
 
-An announcement only wakes threads: nothing that is announced is recorded. So only a
+An announcement only starts threads: nothing that is announced is recorded. So only a
 block's number, or one log of the right form, is kept of a message. A hostile node costs
 bounded memory (a message has a greatest size, few messages wait, and web3's caches get
 answers to our own requests only) and bounded time (a limited number of messages a

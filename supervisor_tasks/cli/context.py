@@ -123,7 +123,7 @@ class CliContext:
         return Ledger(
             self._engine,
             self.settings.cluster_name,
-            wake=partial(not_dispatched, self._engine),
+            dispatch=partial(not_dispatched, self._engine),
         )
 
     @cached_property

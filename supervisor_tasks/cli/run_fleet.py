@@ -172,7 +172,7 @@ class FleetRunner:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note_signal)
-        self._wake_on_signals()
+        self._watch_signals()
         status = self._migrate()
         while not status and not self._end_signal:
             self._start_due()
@@ -186,7 +186,7 @@ class FleetRunner:
     def _note_signal(self, number: int, _: object) -> None:
         self._end_signal = number
 
-    def _wake_on_signals(self) -> None:
+    def _watch_signals(self) -> None:
         """Let a signal end the wait for lines."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)

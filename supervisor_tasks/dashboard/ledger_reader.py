@@ -116,7 +116,7 @@ class LedgerReader:
             return self._story(cluster, job_id)
 
     def _story(self, cluster: str, job_id: str) -> JobStory:
-        ledger = Ledger(self.engine, cluster, wake=_wake_nothing)
+        ledger = Ledger(self.engine, cluster, dispatch=_dispatch_nothing)
         job = ledger.jobs([job_id]).get(JobId(job_id))
         if job is None:
             raise UnknownJobError(
@@ -173,5 +173,5 @@ def _named(overview: Overview, wanted: Question) -> list[Row]:
     return list(by_id.values())
 
 
-def _wake_nothing(_: object) -> None:
+def _dispatch_nothing(_: object) -> None:
     """A reader opens no effect."""

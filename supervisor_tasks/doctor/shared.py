@@ -83,7 +83,7 @@ class Examined:
     def ledger(self) -> Ledger:
         """The ledger, for reading. Raises NotTriedError."""
         return Ledger(
-            self.engine.needed(), self.settings.cluster_name, wake=lambda _: None
+            self.engine.needed(), self.settings.cluster_name, dispatch=lambda _: None
         )
 
     def provider(self) -> str:

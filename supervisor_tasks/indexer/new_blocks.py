@@ -2,7 +2,7 @@
 something for the provider.
 
 A look is not a task: it is made each second, and hardly one look in a thousand finds
-something. A look that finds something wakes the task. While a subscription announces
+something. A look that finds something dispatches the task. While a subscription announces
 each new block at once, the looks in between are a heartbeat. A subscription only makes
 this faster: with wrong or missing announcements, the looks find the same.
 """
@@ -77,7 +77,7 @@ class Failures:
 
 
 class NewBlocks:
-    """Looks at the chain every `poll_s`, and at once when a head is announced; `wake`
+    """Looks at the chain every `poll_s`, and at once when a head is announced; `dispatch`
     sends a task's message. It listens to a subscription, if the site has one; the
     thread that looks handles what is announced.
     """
@@ -86,12 +86,12 @@ class NewBlocks:
         self,
         context: WorkerContext,
         poll_s: float,
-        wake: Callable[[str], None],
+        dispatch: Callable[[str], None],
         subscription_url: str | None = None,
     ) -> None:
         self._context = context
         self._poll_s = poll_s
-        self._wake = wake
+        self._dispatch = dispatch
         self._heads = context.chain.heads
         self._failures = Failures()
         self._head = -1  # the last head that the endpoint showed
@@ -229,7 +229,7 @@ class NewBlocks:
             log_not_claiming(look.why_not)
         self._why_not_claiming = look.why_not
         if look.claimable:
-            self._wake("claim")
+            self._dispatch("claim")
         if head is not None and head != self._looked_at:
             self._find_new_customers(head)
             self._looked_at = head
@@ -273,7 +273,7 @@ class NewBlocks:
             log.info("new_blocks_announced", head=head)
 
     def look_at_logs(self) -> None:
-        """Wake the scan when an announced log concerns a job of ours, and no
+        """Dispatch the scan when an announced log concerns a job of ours, and no
         transaction of ours wrote it: the receipts of our transactions show what these
         wrote. Raises LedgerUnavailableError; a retry helps.
         """
@@ -286,7 +286,7 @@ class NewBlocks:
         )
         others = [entry for entry in happened if entry.tx_hash not in own]
         if others and self._concern_us(others):
-            self._wake("scan")
+            self._dispatch("scan")
 
     def _concern_us(self, happened: Sequence[ChainEvent]) -> bool:
         """Whether one of these events concerns a job of ours. A transition may be of
@@ -297,7 +297,7 @@ class NewBlocks:
         return bool(self._context.ledger.jobs({entry.job_id for entry in happened}))
 
     def _find_new_customers(self, head: int) -> None:
-        """Wake the task that makes accounts when a customer has requested a job; only
+        """Dispatch the task that makes accounts when a customer has requested a job; only
         on a site that makes accounts.
         """
         if self._context.directory is None:
@@ -310,8 +310,10 @@ class NewBlocks:
         self._customers_read_to = head
         if is_first_look:
             # a customer may have requested a job while no worker looked
-            self._wake("accounts")
+            self._dispatch("accounts")
         elif head - first >= MAX_CUSTOMER_BLOCKS:
-            self._wake("accounts")  # reads them all, in ranges that the node takes
+            self._dispatch("accounts")  # reads them all, in ranges that the node takes
         elif any(self._context.chain.contract.customers(first, head)):
-            self._wake("accounts")  # also for a request that cannot be read: an alarm
+            self._dispatch(
+                "accounts"
+            )  # also for a request that cannot be read: an alarm

@@ -1,7 +1,7 @@
 """Runs batches of effects: leases the due effects of one kind, carries them out in
 parallel, records the outcomes together.
 
-A process has one Batch for each kind. Messages only wake it; a message that arrives
+A process has one Batch for each kind. Messages only start it; a message that arrives
 while it runs makes it look again. One thread leases and records, and a bounded pool of
 threads carries out. So an effect that hangs or fails delays no other. Outcomes are
 committed together, at least every RECORD_EVERY_S. Which function carries out which

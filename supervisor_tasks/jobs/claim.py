@@ -122,14 +122,14 @@ def claim(context: WorkerContext) -> bool:
         writes, no_estimate = _new_claims(context, allowed)
         if writes and chain.wallet.send(writes, most_open=allowed):
             log.info("claims_sent", **asked)
-            chain.wake("collect_receipts")
+            chain.dispatch("collect_receipts")
         if no_estimate is not None:
             raise no_estimate
     return False
 
 
 def _record_registration(context: WorkerContext, permission: ClaimPermission) -> None:
-    """Store our permission, and wake the registration at once when the grid has
+    """Store our permission, and dispatch the registration at once when the grid has
     approved, removed or banned us.
     """
     facts = Registrations(context.ledger.facts)
@@ -137,7 +137,7 @@ def _record_registration(context: WorkerContext, permission: ClaimPermission) ->
         permission.valid, permission.waiting, permission.banned
     )
     if is_news and context.offer_config is not None:
-        context.offer_config.wake()
+        context.offer_config.dispatch()
 
 
 def _end_refusals(ledger: Ledger, wanted: Mapping[str, int]) -> None:

@@ -5,11 +5,11 @@ from supervisor_tasks.jobs.exclusive_run import record_run
 
 
 def dispatch_due_effects(context: WorkerContext) -> None:
-    """Wake the workers for due effects whose message was lost, whose worker died, or
+    """Dispatch the due effects whose message was lost, whose worker died, or
     whose time has come.
     """
     ledger = context.ledger
     with record_run(ledger, "dispatch_due_effects"):
         due = ledger.effects.due_without_message()
         if due:
-            ledger.effects.wake_tasks_of(due)
+            ledger.effects.dispatch_effects(due)

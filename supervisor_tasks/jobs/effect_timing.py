@@ -6,7 +6,7 @@ FIRST_LOOK_S = 0.5
 MAX_LOOK_S = 900.0
 LEAST_LOOK_S = 30.0  # between looks at a job whose paid time is nearly or wholly used
 
-WAKE_AGAIN_S = 5.0  # a message without a consequence for so long counts as lost
+DISPATCH_AGAIN_S = 5.0  # a message without a consequence for so long counts as lost
 
 # from the moment a submission begins until sbatch must have ended
 SUBMIT_TIMEOUT_S = 10.0

@@ -51,7 +51,7 @@ def run_exclusive(
 ) -> None:
     """Do `work` until it returns False, unless another worker holds the lock.
 
-    A wake-up can arrive just before another worker releases the lock. It is not lost:
+    A message can arrive just before another worker releases the lock. It is not lost:
     the effects are stored, and `dispatch_due_effects` or beat dispatches them again. A
     worker that did the work records the run. With `takes_long`, a worker that finds the
     lock taken records one, too, and the work is not done once more.
@@ -71,7 +71,7 @@ def run_side_by_side(ledger: Ledger, name: str, work: Callable[[], bool]) -> Non
 
 def _run_in_one_thread(ledger: Ledger, name: str, run: Callable[[], None]) -> None:
     """If another thread of this process does the work, that thread does it once more,
-    and the database is not asked. In a burst most wake-ups are of that kind.
+    and the database is not asked. In a burst most messages are of that kind.
     """
     if not ledger.local_runs.begin(name):
         return

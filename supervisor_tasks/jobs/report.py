@@ -68,7 +68,7 @@ def report(context: WorkerContext) -> bool:
         if writes and context.chain.wallet.send(writes):
             _log_sent(writes, accepted)
         if accepted:
-            context.chain.wake("collect_receipts")
+            context.chain.dispatch("collect_receipts")
             _await_receipts(context, accepted, missing, reverted.keys())
         next_steps = _next_steps(going_on, missing)
         changed_jobs.add(jobs[effect.job_id] for effect in next_steps)

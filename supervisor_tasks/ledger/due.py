@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from supervisor_tasks.jobs.effect_timing import WAKE_AGAIN_S
+from supervisor_tasks.jobs.effect_timing import DISPATCH_AGAIN_S
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
@@ -134,7 +134,7 @@ class Due:
             "cluster": cluster,
             "holders": HOLDERS,
             "guards": SINGLE_FLIGHT,
-            "again_s": WAKE_AGAIN_S,
+            "again_s": DISPATCH_AGAIN_S,
             "lately_s": LATELY_S,
             "wanted": SWEEP_REQUESTED.name,
             # a worker of another release takes its own kinds

@@ -2,7 +2,7 @@
 
 Every change of a job goes through `record`: the new job, the journal row, the effects
 that follow and the end of the effect that was carried out are one transaction. Messages
-are sent after the commit. A message only wakes a worker up: the work itself is stored
+are sent after the commit. A message only starts a worker: the work itself is stored
 in the ledger.
 """
 
@@ -49,10 +49,10 @@ from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.mapping import COLUMNS, job_from_row, row_from_job
 from supervisor_tasks.ledger.outbox import (
     COUNTDOWN_S,
+    DispatchEffects,
     EffectRequests,
     Effects,
     OpenEffect,
-    WakeUp,
 )
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.reconciliations import Reconciliations
@@ -155,18 +155,22 @@ def _ignore(_: Sequence[Job]) -> None:
 
 class Ledger:
     """The ledger of one cluster: its jobs, and beside them its parts by subject. After
-    each commit it wakes the tasks of the effects that are due now or in a moment, and
+    each commit it dispatches the effects that are due now or in a moment, and
     calls `ended` with the jobs whose end on chain it has just stored.
     """
 
     def __init__(
-        self, engine: Engine, cluster: str, wake: WakeUp, ended: OnEnded = _ignore
+        self,
+        engine: Engine,
+        cluster: str,
+        dispatch: DispatchEffects,
+        ended: OnEnded = _ignore,
     ) -> None:
         self.engine = engine
         self._jobs_ended = ended
         self.cluster = cluster
         self.holder = WorkerSession(engine)
-        self.effects = Effects(engine, cluster, self.holder, wake)
+        self.effects = Effects(engine, cluster, self.holder, dispatch)
         self.journal = Journal(engine, cluster)
         self.counters = Counters(engine, cluster)
         self.periodic_runs = PeriodicRuns(engine, cluster)
@@ -211,7 +215,7 @@ class Ledger:
             if also is not None:
                 also(connection)
         if due_soon:
-            self.effects.wake_tasks_of(due_soon)
+            self.effects.dispatch_effects(due_soon)
         if ended := _newly_ended(before, progress.after):
             self._jobs_ended(ended)
         changed_jobs.add(

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, TextClause
 
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.jobs.effect_timing import WAKE_AGAIN_S
+from supervisor_tasks.jobs.effect_timing import DISPATCH_AGAIN_S
 from supervisor_tasks.jobs.model import (
     JOB_EFFECTS,
     EffectKind,
@@ -45,9 +45,11 @@ WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out
 SHOWN_JOBS = 5  # in a log line
 MAX_EFFECTS = 1000  # effects that are taken at a time
 # effects of one message; the worker that gets it takes all that are due
-MAX_WOKEN_OF_A_KIND = 200
+MAX_DISPATCHED_OF_A_KIND = 200
 GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
-COUNTDOWN_S = 2.0  # the clock wakes an effect that is due later; no message is sent
+COUNTDOWN_S = (
+    2.0  # the clock dispatches an effect that is due later; no message is sent
+)
 
 # the arrays of the statements about leases, and what of each effect is in them
 LEASES = {
@@ -138,22 +140,26 @@ class AlikeFailures:
     subjects: list[str]
 
 
-WakeUp = Callable[[Sequence[OpenEffect]], None]
+DispatchEffects = Callable[[Sequence[OpenEffect]], None]
 
 
 class Effects:
-    """The effects of one cluster. `wake_tasks_of` gets those that are due now or soon,
-    after the commit that made them due, and wakes the task of each (`TASK_OF_KIND` in
+    """The effects of one cluster. `dispatch_effects` gets those that are due now or soon,
+    after the commit that made them due, and sends the task of each (`TASK_OF_KIND` in
     messaging/queues.py).
     """
 
     def __init__(
-        self, engine: Engine, cluster: str, holder: WorkerSession, wake: WakeUp
+        self,
+        engine: Engine,
+        cluster: str,
+        holder: WorkerSession,
+        dispatch: DispatchEffects,
     ) -> None:
         self._engine = engine
         self._cluster = cluster
         self._holder = holder
-        self.wake_tasks_of = wake
+        self.dispatch_effects = dispatch
 
     def lease(
         self, kinds: Iterable[EffectKind], most: int = MAX_EFFECTS
@@ -277,7 +283,7 @@ class Effects:
             row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S
         )
         if soon:
-            self.wake_tasks_of(soon)
+            self.dispatch_effects(soon)
 
     def _give_back(
         self, statement: TextClause, parameters: dict[str, Any]
@@ -300,7 +306,7 @@ class Effects:
         error: str | None = None,
     ) -> None:
         """Bring forward effects that wait for something that will not happen; the clock
-        wakes them. With an error, the contract has refused their transactions.
+        dispatches them. With an error, the contract has refused their transactions.
         """
         parameters = {
             "cluster": self._cluster,
@@ -331,7 +337,7 @@ class Effects:
         rows = self._give_back(outbox_sql.PARK, parameters)
         again = open_effects(row for row in rows if row.parked_at is None)
         if again:
-            self.wake_tasks_of(again)
+            self.dispatch_effects(again)
         return bool(rows) and not again
 
     def bring_forward(self, kinds: Iterable[EffectKind]) -> None:
@@ -394,8 +400,8 @@ class Effects:
             self._free(connection)
             parameters = {
                 "cluster": self._cluster,
-                "again_s": WAKE_AGAIN_S,
-                "most": MAX_WOKEN_OF_A_KIND,
+                "again_s": DISPATCH_AGAIN_S,
+                "most": MAX_DISPATCHED_OF_A_KIND,
                 # a worker of another release takes its own kinds
                 "kinds": _values(EffectKind),
             }
@@ -509,7 +515,7 @@ def request(
     connection: Connection, cluster: str, kind: EffectKind, subjects: Sequence[str]
 ) -> None:
     """Open an effect for each of these subjects, which are no jobs, unless it ever had
-    one of this kind. The clock wakes a worker for it.
+    one of this kind. The clock dispatches it.
     """
     if subjects:
         parameters = {
@@ -523,8 +529,8 @@ def request(
 def bring_forward(
     connection: Connection, cluster: str, kinds: Iterable[EffectKind]
 ) -> None:
-    """Make all open effects of these kinds due, also parked ones. The clock wakes a
-    worker for them.
+    """Make all open effects of these kinds due, also parked ones. The clock
+    dispatches them.
     """
     parameters = {"cluster": cluster, "kinds": _values(kinds)}
     connection.execute(outbox_sql.BRING_FORWARD, parameters)

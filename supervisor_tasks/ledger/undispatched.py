@@ -8,15 +8,17 @@ from sqlalchemy import Engine, text
 
 from supervisor_tasks.ledger.outbox import OpenEffect
 
-_NOT_WOKEN = text(
+_NOT_DISPATCHED = text(
     "UPDATE effects SET notified_at = NULL WHERE id = ANY(:ids) AND done_at IS NULL AND lease IS NULL"
 )
 
 
 def not_dispatched(engine: Engine, effects: Sequence[OpenEffect]) -> None:
-    """Store that no message could be sent for these effects: the clock wakes them at
+    """Store that no message could be sent for these effects: the clock dispatches them at
     its next query, without delay.
     """
     if effects:
         with engine.begin() as connection:
-            connection.execute(_NOT_WOKEN, {"ids": [effect.id for effect in effects]})
+            connection.execute(
+                _NOT_DISPATCHED, {"ids": [effect.id for effect in effects]}
+            )

@@ -1,4 +1,4 @@
-"""Wake-ups: after a commit, a message wakes a worker for the new work. If the message
+"""Sends tasks: after a commit, a message has a worker do the new work. If the message
 is lost, the work begins later.
 
 No message goes to a queue that no worker serves, because Redis would grow without end.
@@ -30,21 +30,21 @@ TOGETHER_S = 0.5
 
 
 class TaskDispatcher:
-    """Sends wake-ups by Celery. If the broker does not answer, it logs a warning and
+    """Sends messages of tasks by Celery. If the broker does not answer, it logs a warning and
     raises nothing.
     """
 
     def __init__(self, app: Celery, most_waiting: int = MAX_WAITING) -> None:
         self._app = app
         self._backpressure = Backpressure(
-            app.connection_or_acquire, most_waiting, "wake-ups"
+            app.connection_or_acquire, most_waiting, "dispatcher"
         )
         self._turns: dict[str, int] = {}
 
-    def effects(self, effects: Sequence[OpenEffect]) -> None:
+    def dispatch_effects(self, effects: Sequence[OpenEffect]) -> None:
         """Send one message for each task of these effects.
 
-        After a failed send it sends no more, because each try takes seconds; beat wakes
+        After a failed send it sends no more, because each try takes seconds; beat sends
         the other tasks.
         """
         wanted = self._without_backlogged(effects)
@@ -54,8 +54,8 @@ class TaskDispatcher:
             if not self._send_together(name, due_in_s, _shown(members)):
                 return
 
-    def wake(self, name: str) -> None:
-        """Wake a task at once."""
+    def dispatch(self, name: str) -> None:
+        """Send a task at once."""
         self._send(name, 0.0)
 
     def _without_backlogged(self, effects: Sequence[OpenEffect]) -> list[OpenEffect]:
@@ -75,7 +75,7 @@ class TaskDispatcher:
         return wanted
 
     def _send_together(self, name: str, due_in_s: float, shown: str) -> bool:
-        """Wake a task at once, or later with one message for all effects that become
+        """Send a task at once, or later with one message for all effects that become
         due within TOGETHER_S.
 
         Returns False after a failed send.
@@ -101,7 +101,7 @@ class TaskDispatcher:
         send.
         """
         if not self._backpressure.allows_one_more(self._queue(name)):
-            return True  # beat wakes the rest when a worker serves the queue again
+            return True  # beat sends the rest when a worker serves the queue again
         options = dict[str, object]()
         if due_in_s > 0:
             options["countdown"] = due_in_s

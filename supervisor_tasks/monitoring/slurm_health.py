@@ -109,7 +109,7 @@ def _check(context: WorkerContext) -> bool:
         raise
     ledger.periodic_runs.record(SLURM_ANSWERED)
     if ledger.periodic_runs.age_s(NODES) is None:
-        context.sweep.wake("refresh_inventory")  # SLURM may have other nodes now
+        context.sweep.dispatch("refresh_inventory")  # SLURM may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(ANSWERED_SINCE_START, True)
     silent_s = ledger.periodic_runs.age_s("check_slurm") or 0.0

@@ -46,7 +46,7 @@ def _look(context: WorkerContext) -> bool:
     is_new = registrations.learn_hardware(machines)
     context.ledger.periodic_runs.record(NODES)
     if is_new:
-        context.sweep.wake("register")
+        context.sweep.dispatch("register")
     return False
 
 

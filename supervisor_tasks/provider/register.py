@@ -254,7 +254,7 @@ def _send(
     context.chain.wallet.send([write])
     registrations.keep(memory)
     log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
-    context.chain.wake("collect_receipts")
+    context.chain.dispatch("collect_receipts")
 
 
 def _wanted_alarms(

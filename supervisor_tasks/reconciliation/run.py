@@ -113,7 +113,7 @@ def _sweep(context: WorkerContext, why: str) -> bool:
         update_foreign_job_alarm(context, unpaid)
         update_unchecked_token_alarm(context, snapshot.slurm.values())
     _hold(context.ledger, snapshot)
-    _wake(context, report)
+    _dispatch(context, report)
     now_s = begun.at.timestamp()
     since_before_s = context.ledger.reconciliations.last_entry("blind_since_s")
     since_s = unreachable_since(report.unseen, since_before_s, now_s)
@@ -295,19 +295,19 @@ def _hold(ledger: Ledger, snapshot: Snapshot) -> None:
         ledger.alarms.off(AlarmName.SLURM_STATE_LOST)
 
 
-def _wake(context: WorkerContext, report: ReconciliationReport) -> None:
-    """Wake the workers for effects and transactions that no worker works on, and for
+def _dispatch(context: WorkerContext, report: ReconciliationReport) -> None:
+    """Dispatch the tasks for effects and transactions that no worker works on, and for
     unread callbacks.
     """
     report.stale = context.ledger.reconciliations.stale()
     if report.stale["effects"]:
-        context.ledger.effects.wake_tasks_of(
+        context.ledger.effects.dispatch_effects(
             context.ledger.effects.due_without_message()
         )
     if report.stale["callbacks"]:
-        context.sweep.wake("poll_jobs")
+        context.sweep.dispatch("poll_jobs")
     if report.stale["transactions"]:
-        context.sweep.wake("collect_receipts")
+        context.sweep.dispatch("collect_receipts")
 
 
 def interval_s(every_s: float, min_job_age_s: float) -> float:

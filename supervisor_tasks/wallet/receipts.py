@@ -59,7 +59,7 @@ def collect_receipts(context: WorkerContext) -> bool:
 
 def follow_once(context: WorkerContext) -> bool:
     """Commit the end of open transactions, with the events of jobs that their receipts
-    show; then wake what follows. Resubmit the others as needed. Returns False when no
+    show; then dispatch what follows. Resubmit the others as needed. Returns False when no
     transaction is open any more. The account is read before the receipts: so a nonce
     that is mined by then has a receipt, or another writer used it.
     """
@@ -88,7 +88,7 @@ def follow_once(context: WorkerContext) -> bool:
             *changes, also=lambda connection: wallet.close(connection, mined, reverted)
         )
         _trace(context, mined, events, read_s)
-        _wake_what_follows(context, mined, reverted)
+        _dispatch_what_follows(context, mined, reverted)
     resubmit_pending(context, waiting, state)
     return len(mined) < len(transactions)
 
@@ -194,7 +194,7 @@ def _failed(mined: Sequence[Mined]) -> dict[JobId, int]:
     return failed
 
 
-def _wake_what_follows(
+def _dispatch_what_follows(
     context: WorkerContext,
     mined: Sequence[Mined],
     reverted: Mapping[int, RevertedError],
@@ -210,12 +210,12 @@ def _wake_what_follows(
 
 
 def _claim_more(context: WorkerContext, mined: Sequence[Mined]) -> None:
-    """Wake the claim if a full batch was mined: there may be more jobs. The next
+    """Dispatch the claim if a full batch was mined: there may be more jobs. The next
     block's look comes a block later.
     """
     claims = sum(result.sent.purpose == "claim" for result in mined)
     if claims >= context.chain.claim_batch:
-        context.chain.wake("claim")
+        context.chain.dispatch("claim")
 
 
 def _trace(

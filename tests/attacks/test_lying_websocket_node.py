@@ -29,7 +29,7 @@ CHAIN_ID = 7
 KEY = "k3y-0123456789abcdef"
 PATIENCE_S = 15.0
 MAX_MORE_MB = 60.0  # of memory, for anything that is sent
-A_SECOND = 10  # wake-ups of a task at most
+A_SECOND = 10  # messages of a task at most
 Script = Callable[[ServerConnection], None]
 
 
@@ -237,8 +237,10 @@ def test_subscription__redirect__is_not_followed_and_the_urls_key_is_not_told() 
         assert KEY not in json.dumps([heard.cuts, entries], default=str)
 
 
-def test_new_blocks__flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
-    woken: list[float] = []
+def test_new_blocks__flood_of_blocks__dispatches_a_task_ten_times_a_second_at_most() -> (
+    None
+):
+    dispatched: list[float] = []
     with private_processes() as processes, databases(processes, "one") as (engine,):
         chain = start_chain(processes)
         provider = chain.new_account()
@@ -247,16 +249,16 @@ def test_new_blocks__flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() 
         fleet = ChainHarness.of(chain, provider, engine)
         with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:
             watch = NewBlocks(
-                fleet.site, PAUSE_S, lambda _: woken.append(time.monotonic()), url
+                fleet.site, PAUSE_S, lambda _: dispatched.append(time.monotonic()), url
             )
             watch.start()
-            until(lambda: len(woken) > 20, "wake-ups")
+            until(lambda: len(dispatched) > 20, "messages")
             watch.close()
         # Each is written down a moment after it was allowed, later on a busy machine,
         # so two may seem to be nearer than they were: the middle one tells the pace.
         tens_s = [
             later - earlier
-            for earlier, later in zip(woken, woken[A_SECOND:], strict=False)
+            for earlier, later in zip(dispatched, dispatched[A_SECOND:], strict=False)
         ]
         assert median(tens_s) >= 0.9
         empty(engine)

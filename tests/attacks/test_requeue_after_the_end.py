@@ -44,7 +44,7 @@ def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
     site = world.site(cluster)
     services = ReconciliationServices(
         contract_of=no_chain,
-        wake=lambda _: None,
+        dispatch=lambda _: None,
         every_s=900.0,
         grace_s=300.0,
         start_block=0,

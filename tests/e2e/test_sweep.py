@@ -144,7 +144,7 @@ def sweep(grid: Grid, timeout_s: float = 90.0) -> dict[str, Any]:
     with Celery(broker=grid.environment["BROKER_URL"]) as app:
 
         def asked() -> bool:
-            # One that is under way drops the wake-up.
+            # One that is under way drops the message.
             app.send_task(
                 "supervisor_tasks.tasks.sweep",
                 kwargs={"why": name},
@@ -787,7 +787,7 @@ def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs
     }
     with ledger(grid) as engine:  # the operator's word for one of them
         assert operator_actions.confirm_lost(
-            Ledger(engine, "devgrid", wake=lambda _: None), [first]
+            Ledger(engine, "devgrid", dispatch=lambda _: None), [first]
         ) == [first]
     job = wait_for_end(grid, first)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
@@ -893,7 +893,7 @@ def ids_until(grid: Grid, customer: Account, last: int) -> list[int]:
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)
-def test_sweep__unread_callback_and_unfollowed_transaction__wakes_their_tasks(
+def test_sweep__unread_callback_and_unfollowed_transaction__dispatches_their_tasks(
     grid: Grid, customer: Account
 ) -> None:
     """The sweep is made by a process of its own: a worker also looks for what was

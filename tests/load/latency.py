@@ -22,7 +22,7 @@ NEXT_BLOCK_BOUND_S = 1.0 + SEEN_WITHIN_S
 
 def claim_latency(grid: Grid) -> list[Figure]:
     """The time from sending metaSchedule to calling sbatch, with the chain's WebSocket:
-    new blocks wake the fleet.
+    new blocks start the fleet's work.
     """
     return percentiles(
         "claimable to sbatch, with WebSocket",

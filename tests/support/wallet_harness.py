@@ -115,7 +115,7 @@ class ChainHarness:
             claim_max_waiting=1000,
             claim_customer_share=0.25,
             wallet_min_wei=min_wei,
-            wake=lambda _: None,
+            dispatch=lambda _: None,
             blocks=Blocks(engine, cluster, 0),
             confirmations=0,
             stuck_after_s=stuck_after_s,

@@ -240,7 +240,7 @@ def test_worker__broker_refuses_messages_at_start__its_requests_are_in_the_ledge
         another.start_worker("another", "-Q", "another.chain")
         try:
             wait_until(
-                lambda: lost_wake_ups(processes) == AT_START,
+                lambda: lost_messages(processes) == AT_START,
                 "all messages to be lost",
                 PATIENCE_S,
                 0.1,
@@ -268,7 +268,7 @@ def test_worker__broker_refuses_messages_at_start__its_requests_are_in_the_ledge
     )
 
 
-def lost_wake_ups(processes: Processes) -> tuple[str, ...]:
+def lost_messages(processes: Processes) -> tuple[str, ...]:
     lines = (processes.logs / "another.log").read_text().splitlines()
     entries = [
         json.loads(line)

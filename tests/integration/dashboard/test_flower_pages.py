@@ -55,7 +55,7 @@ def pages() -> Iterator[Pages]:
             "FLOWER_BASIC_AUTH": PASSWORD,
             "EXPLORER_URL": EXPLORER,
         }
-        ledger = Ledger(engine, "here", wake=lambda _: None)
+        ledger = Ledger(engine, "here", dispatch=lambda _: None)
         job_id = bring_to_queued(ledger, 7)
         outcome = Outcome(
             status=ChainStatus.FAILED, elapsed_s=70, exit_status=256, reason=HOSTILE

@@ -183,7 +183,7 @@ def test_refuse__connections_old_and_new__are_reset_until_it_is_over(
 
 def test_proxy__delay_is_set__delays_each_chunk(proxy: Proxy) -> None:
     with connect(proxy) as client:
-        # each direction: a client that is woken late still finds it silent
+        # each direction: a client that is started late still finds it silent
         proxy.delay_s = 1.5
         client.sendall(b"x")
         assert is_silent(client)

@@ -326,7 +326,7 @@ def test_set_job_status__of_a_plugin_of_another_version__is_accepted_and_ignored
     assert site.rows() == []
 
 
-def test_set_job_status__stored__wakes_the_witness_of_the_cluster(
+def test_set_job_status__stored__dispatches_the_poll_of_the_cluster(
     site: WorkerContext,
 ) -> None:
     with Redis(

@@ -310,7 +310,7 @@ def test_grpc_callbacks__listen_address_taken__prints_a_line_and_ends_with_statu
 # --- messages for the task poll_jobs -------------------------------------------------
 
 
-def test_wake_poll_jobs__redis_flushed_between_two__second_arrives_too(
+def test_request_poll__redis_flushed_between_two__second_arrives_too(
     site: WorkerContext,
 ) -> None:
     notifier = PollNotifier(site.environment["BROKER_URL"], "flushed")
@@ -318,13 +318,13 @@ def test_wake_poll_jobs__redis_flushed_between_two__second_arrives_too(
         unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
     ) as redis:
         for _ in range(2):
-            notifier.wake_poll_jobs()
+            notifier.request_poll()
             wait_until(lambda: bool(redis.llen("flushed.slurm")), "the message", 5.0)
             redis.flushall()
     notifier.close()
 
 
-def test_wake_poll_jobs__called_many_times__few_messages_and_the_last_call_counts(
+def test_request_poll__called_many_times__few_messages_and_the_last_call_counts(
     site: WorkerContext,
 ) -> None:
     with Redis(
@@ -333,22 +333,22 @@ def test_wake_poll_jobs__called_many_times__few_messages_and_the_last_call_count
         notifier = PollNotifier(
             site.environment["BROKER_URL"], "together", most_waiting=10_000
         )
-        notifier.wake_poll_jobs()
+        notifier.request_poll()
         wait_until(lambda: bool(redis.llen("together.slurm")), "the first message", 5.0)
         began_s = time.monotonic()
         for _ in range(3000):
-            notifier.wake_poll_jobs()
+            notifier.request_poll()
             time.sleep(0.0001)  # the pace of a burst of callbacks
         lasted_s = time.monotonic() - began_s
         in_time = redis.llen("together.slurm")
         # the first one, and one that was due when the last call came
         assert in_time <= 3 + lasted_s / PAUSE_S
-        notifier.wake_poll_jobs()
+        notifier.request_poll()
         notifier.close()
         assert redis.llen("together.slurm") > in_time
 
 
-def test_wake_poll_jobs__queue_is_full__sends_again_after_a_worker_took_some(
+def test_request_poll__queue_is_full__sends_again_after_a_worker_took_some(
     site: WorkerContext,
 ) -> None:
     with Redis(
@@ -357,7 +357,7 @@ def test_wake_poll_jobs__queue_is_full__sends_again_after_a_worker_took_some(
         notifier = PollNotifier(site.environment["BROKER_URL"], "full", most_waiting=3)
 
         def called_until(waiting: int) -> bool:
-            notifier.wake_poll_jobs()
+            notifier.request_poll()
             return bool(redis.llen("full.slurm") == waiting)
 
         wait_until(lambda: called_until(3), "the queue to be full", 30.0)
@@ -406,7 +406,7 @@ NO_HELLO = b"$-1\r\n"  # redis-py stumbles over it with an unexpected error
 
 
 @pytest.mark.parametrize("answer", [NO_REDIS, NO_HELLO])
-def test_wake_poll_jobs__broker_sent_nonsense_and_comes_back__sends_again(
+def test_request_poll__broker_sent_nonsense_and_comes_back__sends_again(
     tmp_path: Path, answer: bytes
 ) -> None:
     port = free_port()
@@ -414,7 +414,7 @@ def test_wake_poll_jobs__broker_sent_nonsense_and_comes_back__sends_again(
     argv = [port_word(word, port) for word in server.argv]
     notifier = PollNotifier(f"redis://127.0.0.1:{port}/0", "nonsense")
     with nonsense(port, answer) as heard:
-        notifier.wake_poll_jobs()
+        notifier.request_poll()
         assert heard.wait(deadline(10))
     with private_processes() as processes:
         processes.start(
@@ -423,7 +423,7 @@ def test_wake_poll_jobs__broker_sent_nonsense_and_comes_back__sends_again(
         with Redis(port=port) as redis:
 
             def arrived() -> bool:
-                notifier.wake_poll_jobs()
+                notifier.request_poll()
                 return bool(redis.llen("nonsense.slurm"))
 
             wait_until(arrived, "a message after the nonsense", 15.0, 0.2)

@@ -1,4 +1,4 @@
-"""New blocks wake claim and scan: real nodes, a network that cuts and falls silent, and
+"""New blocks dispatch claim and scan: real nodes, a network that cuts and falls silent, and
 polling that takes over.
 """
 
@@ -96,8 +96,8 @@ def logged() -> Iterator[Entries]:
         yield entries  # type: ignore[misc]
 
 
-class Woken:
-    """Which tasks were woken."""
+class Dispatched:
+    """Which tasks were dispatched."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,12 +111,12 @@ class Woken:
 @contextmanager
 def watching(
     fleet: ChainHarness, poll_s: float, url: str | None
-) -> Iterator[tuple[NewBlocks, Woken]]:
-    woken = Woken()
-    new_blocks = NewBlocks(fleet.site, poll_s, woken, url)
+) -> Iterator[tuple[NewBlocks, Dispatched]]:
+    dispatched = Dispatched()
+    new_blocks = NewBlocks(fleet.site, poll_s, dispatched, url)
     new_blocks.start()
     try:
-        yield new_blocks, woken
+        yield new_blocks, dispatched
     finally:
         new_blocks.close()
         # its statements are none of the next test's
@@ -142,35 +142,35 @@ def relied_on(fleet: ChainHarness, chain: Chain) -> None:
     until(live, "announcements to be relied on")
 
 
-def test_poll__no_subscription__wakes_the_claim_for_a_new_job(
+def test_poll__no_subscription__dispatches_the_claim_for_a_new_job(
     fleet: ChainHarness, chain: Chain, provider: Account
 ) -> None:
-    with watching(fleet, OFTEN_S, None) as (_, woken):
+    with watching(fleet, OFTEN_S, None) as (_, dispatched):
         until(
             lambda: (
                 fleet.site.ledger.periodic_runs.age_s(finished_key("claim")) is not None
             ),
             "a look",
         )
-        assert woken.tasks == []
+        assert dispatched.tasks == []
         scheduled_jobs(chain, provider, 1)
-        until(lambda: "claim" in woken.tasks, "the claim to be woken")
+        until(lambda: "claim" in dispatched.tasks, "the claim to be dispatched")
 
 
-def test_poll__claims_are_paused_while_a_job_waits__wakes_nothing_and_says_why_once(
+def test_poll__claims_are_paused_while_a_job_waits__dispatches_nothing(
     fleet: ChainHarness, chain: Chain, provider: Account, logged: Entries
 ) -> None:
-    woken = Woken()
-    new_blocks = NewBlocks(fleet.site, 0.0, woken)
+    dispatched = Dispatched()
+    new_blocks = NewBlocks(fleet.site, 0.0, dispatched)
     scheduled_jobs(chain, provider, 1)
     fleet.site.ledger.switches.set(Switch.CLAIMING_PAUSED)
     for _ in range(3):
         new_blocks.poll()
     reasons = [entry["because"] for entry in logged if entry["event"] == "not_claiming"]
-    assert (woken.tasks, reasons) == ([], [Switch.CLAIMING_PAUSED])
+    assert (dispatched.tasks, reasons) == ([], [Switch.CLAIMING_PAUSED])
     fleet.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
     new_blocks.poll()
-    assert woken.tasks == ["claim"]
+    assert dispatched.tasks == ["claim"]
 
 
 def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
@@ -220,13 +220,13 @@ def test_anything_to_claim__alarm_of_a_retired_contract__is_off_at_the_next_look
     assert fleet.site.ledger.alarms.all() == []
 
 
-def test_subscription__a_new_block_and_no_polling__wakes_the_claim(
+def test_subscription__a_new_block_and_no_polling__dispatches_the_claim(
     fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy
 ) -> None:
-    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
+    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, dispatched):
         relied_on(fleet, chain)
         scheduled_jobs(chain, provider, 1)
-        until(lambda: "claim" in woken.tasks, "the claim to be woken")
+        until(lambda: "claim" in dispatched.tasks, "the claim to be dispatched")
 
 
 @pytest.mark.parametrize("lies", [False, True])
@@ -258,38 +258,38 @@ def test_subscription__blocks_without_a_log__are_looked_at_every_few_seconds(
     )
 
 
-def test_subscription__a_log_of_a_job_of_ours__wakes_the_scan(
+def test_subscription__a_log_of_a_job_of_ours__dispatches_the_scan(
     fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy
 ) -> None:
     other = chain.new_account()
     chain.register_provider(other, [ChainNode(2, 32, 64_000)], ChainPrices())
-    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
+    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, dispatched):
         relied_on(fleet, chain)
         scheduled_jobs(chain, other, 1)
         chain.send(other, "MetaScheduler", "claimNextJob")
         relied_on(fleet, chain)
-        assert "scan" not in woken.tasks  # another provider's
+        assert "scan" not in dispatched.tasks  # another provider's
         scheduled_jobs(chain, provider, 1)
         chain.send(provider, "MetaScheduler", "claimNextJob")
-        until(lambda: "scan" in woken.tasks, "the scan to be woken")
+        until(lambda: "scan" in dispatched.tasks, "the scan to be dispatched")
 
 
 def test_look_at_logs__of_our_own_transaction__leaves_it_to_the_receipt(
     fleet: ChainHarness, chain: Chain, provider: Account
 ) -> None:
-    woken = Woken()
-    new_blocks = NewBlocks(fleet.site, NEVER_S, woken)
+    dispatched = Dispatched()
+    new_blocks = NewBlocks(fleet.site, NEVER_S, dispatched)
     scheduled_jobs(chain, provider, 2)
     fleet.wallet.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
     wait_for_receipts(fleet)
     announce_logs(new_blocks, fleet)
-    assert woken.tasks == []
+    assert dispatched.tasks == []
     fleet.follow()
     assert fleet.site.ledger.count_in_states([State.CLAIMED]) == 1
     # with our key, and by none of our transactions
     chain.send(provider, "MetaScheduler", "claimNextJob")
     announce_logs(new_blocks, fleet)
-    assert woken.tasks == ["scan"]
+    assert dispatched.tasks == ["scan"]
 
 
 def announce_logs(new_blocks: NewBlocks, fleet: ChainHarness) -> None:
@@ -314,7 +314,7 @@ def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_w
     logged: Entries,
 ) -> None:
     """The RPC endpoint goes on: it is asked directly."""
-    with watching(fleet, OFTEN_S, f"ws://{proxy.address}") as (_, woken):
+    with watching(fleet, OFTEN_S, f"ws://{proxy.address}") as (_, dispatched):
         relied_on(fleet, chain)
         until(
             lambda: told(logged) == ["new_blocks_announced"],
@@ -322,7 +322,7 @@ def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_w
         )
         proxy.fault(fault)
         scheduled_jobs(chain, provider, 1)
-        until(lambda: "claim" in woken.tasks, "a poll to find it")
+        until(lambda: "claim" in dispatched.tasks, "a poll to find it")
 
         def polled() -> bool:
             chain.mine()
@@ -359,7 +359,7 @@ def test_subscription__to_another_chain__is_refused_and_told(
     processes.start(
         "another chain", command, env=environment, ready=lambda: answers(port)
     )
-    with watching(fleet, OFTEN_S, f"ws://127.0.0.1:{port}") as (_, woken):
+    with watching(fleet, OFTEN_S, f"ws://127.0.0.1:{port}") as (_, dispatched):
         until(
             lambda: any(
                 entry["event"] == "subscription_serves_another_chain"
@@ -368,7 +368,7 @@ def test_subscription__to_another_chain__is_refused_and_told(
             "the log to say so",
         )
         scheduled_jobs(chain, provider, 1)
-        until(lambda: "claim" in woken.tasks, "a poll to find it")
+        until(lambda: "claim" in dispatched.tasks, "a poll to find it")
         assert not fleet.site.chain.heads.live
 
 
@@ -379,9 +379,9 @@ def test_look__endpoint_lags_behind_an_announcement__is_repeated_until_it_shows(
     fleet = ChainHarness.of(
         chain, provider, engine, Rpc.at(f"http://{proxy.address}", deadline(1.0))
     )
-    with watching(fleet, OFTEN_S, chain.ws_url) as (_, woken):
+    with watching(fleet, OFTEN_S, chain.ws_url) as (_, dispatched):
         relied_on(fleet, chain)
         proxy.fault(Fault.REFUSE)
         scheduled_jobs(chain, provider, 1)
         proxy.fault(None)
-        until(lambda: "claim" in woken.tasks, "the claim to be woken")
+        until(lambda: "claim" in dispatched.tasks, "the claim to be dispatched")

@@ -264,15 +264,15 @@ def test_find_new_customers__node_refuses_the_question__next_one_is_short(
 def test_find_new_customers__many_blocks_were_missed__accounts_reads_them(
     node: Picky, chain: Chain, provider: Account, engine: Engine
 ) -> None:
-    woken = list[str]()
+    dispatched = list[str]()
     site = site_of(node, chain, provider, engine)
     site = replace(site, directory=directory_that_is_away())
-    new_blocks = NewBlocks(site, 1.0, woken.append)
+    new_blocks = NewBlocks(site, 1.0, dispatched.append)
     new_blocks.poll()
-    woken.clear()
+    dispatched.clear()
     chain.mine(MAX_CUSTOMER_BLOCKS + 1)
     new_blocks.poll()
-    assert (node.asked, woken) == ([], ["accounts"])
+    assert (node.asked, dispatched) == ([], ["accounts"])
 
 
 def test_find_new_customers__worker_starts__accounts_reads_what_it_missed(
@@ -286,9 +286,9 @@ def test_find_new_customers__worker_starts__accounts_reads_what_it_missed(
     make_accounts(site)
     (job_id,) = scheduled_jobs(chain, provider, 1)
     chain.mine(3)
-    woken = list[str]()
-    NewBlocks(site, 1.0, woken.append).poll()
-    assert "accounts" in woken
+    dispatched = list[str]()
+    NewBlocks(site, 1.0, dispatched.append).poll()
+    assert "accounts" in dispatched
     make_accounts(site)
     assert CUSTOMERS[job_id].address.lower() in accounts_wanted(engine)
 

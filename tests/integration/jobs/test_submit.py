@@ -699,12 +699,12 @@ def at_work(site: WorkerContext) -> Iterator[None]:
             while not stop.wait(0.1):
                 begin(site.ledger.effects.due_without_message())
 
-        site.ledger.effects.wake_tasks_of = begin
+        site.ledger.effects.dispatch_effects = begin
         dispatching = clock.submit(dispatch_again)
         try:
             yield
         finally:
-            site.ledger.effects.wake_tasks_of = lambda _: None
+            site.ledger.effects.dispatch_effects = lambda _: None
             stop.set()
             dispatching.result()
             threads.shutdown(cancel_futures=True)

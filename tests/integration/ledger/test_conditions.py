@@ -23,7 +23,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture
 def ledger(engine: Engine) -> Ledger:
     emptied(engine)
-    return Ledger(engine, "here", wake=lambda _: None)
+    return Ledger(engine, "here", dispatch=lambda _: None)
 
 
 def pass_time(ledger: Ledger, seconds: float) -> None:
@@ -87,7 +87,7 @@ def test_condition__seen_by_a_worker_that_is_started_again__goes_on(
 ) -> None:
     Condition(ledger, NAME, AFTER_S).update(True)
     pass_time(ledger, AFTER_S + 1)
-    again = Ledger(engine, "here", wake=lambda _: None)
+    again = Ledger(engine, "here", dispatch=lambda _: None)
     Condition(again, NAME, AFTER_S).update(True)
     assert on(ledger) == [NAME]
 

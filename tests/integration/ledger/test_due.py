@@ -120,7 +120,7 @@ def test_ask__with_readings__are_stored_with_the_run_of_the_clock(
     assert set(summary.periodic_run_ages_s) == {CLOCK}
 
 
-def test_ask__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain(
+def test_ask__an_effect_whose_message_was_lost__is_undispatched_once_that_is_certain(
     engine: Engine, ledger: Ledger
 ) -> None:
     ledger.record(JobChange(JOB, claim(1)))
@@ -183,7 +183,7 @@ def test_ask__worker_holds_a_guard__is_busy(engine: Engine) -> None:
 def test_not_dispatched__no_message_could_be_sent__is_due_at_once(
     engine: Engine, ledger: Ledger
 ) -> None:
-    ledger.effects.wake_tasks_of = lambda effects: not_dispatched(engine, effects)
+    ledger.effects.dispatch_effects = lambda effects: not_dispatched(engine, effects)
     ledger.record(JobChange(JOB, claim(1)))
     assert state_of(engine).undispatched
 

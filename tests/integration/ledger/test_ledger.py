@@ -97,8 +97,8 @@ def engine() -> Iterator[Engine]:
         engine.dispose()
 
 
-class Woken:
-    """Remembers whom the ledger woke."""
+class Dispatched:
+    """Records which effects the ledger dispatched."""
 
     def __init__(self) -> None:
         self.effects: list[OpenEffect] = []
@@ -113,19 +113,19 @@ class Woken:
 
 
 @pytest.fixture
-def woken() -> Woken:
-    return Woken()
+def dispatched() -> Dispatched:
+    return Dispatched()
 
 
 @pytest.fixture
-def ledger(engine: Engine, woken: Woken) -> Iterator[Ledger]:
+def ledger(engine: Engine, dispatched: Dispatched) -> Iterator[Ledger]:
     with engine.begin() as connection:
         connection.execute(
             text(
                 "TRUNCATE jobs, events, effects, callbacks, cursors, periodic_runs, transactions CASCADE"
             )
         )
-    ledger = Ledger(engine, "here", woken)
+    ledger = Ledger(engine, "here", dispatched)
     yield ledger
     ledger.holder.close()
 
@@ -226,8 +226,8 @@ def test_record__event_of_an_unknown_job__leaves_nothing(
     assert journal(engine) == []
 
 
-def test_record__fails_in_the_middle__stores_nothing_and_wakes_no_task(
-    ledger: Ledger, engine: Engine, woken: Woken
+def test_record__fails_in_the_middle__stores_nothing_and_dispatches_no_task(
+    ledger: Ledger, engine: Engine, dispatched: Dispatched
 ) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("in the middle")
@@ -236,18 +236,18 @@ def test_record__fails_in_the_middle__stores_nothing_and_wakes_no_task(
         ledger.record(JobChange(JOB, CLAIM), also=fail)
     assert journal(engine) == []
     assert open_kinds(engine) == set()
-    assert woken.kinds() == []
+    assert dispatched.kinds() == []
 
 
-def test_record__outcome_of_a_step__ends_its_effect_and_wakes_the_next(
-    ledger: Ledger, engine: Engine, woken: Woken
+def test_record__outcome_of_a_step__ends_its_effect_and_dispatches_the_next(
+    ledger: Ledger, engine: Engine, dispatched: Dispatched
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM))
-    assert woken.kinds() == [EffectKind.FETCH]
+    assert dispatched.kinds() == [EffectKind.FETCH]
     (effect,) = ledger.effects.lease([EffectKind.FETCH])
     ledger.record(JobChange(JOB, ScriptFetched("echo", ""), done=effect))
     assert open_kinds(engine) == {"submit"}
-    assert woken.kinds() == [EffectKind.SUBMIT]
+    assert dispatched.kinds() == [EffectKind.SUBMIT]
 
 
 def test_record__state_in_which_effects_have_no_purpose__closes_them(
@@ -263,9 +263,9 @@ def test_record__state_in_which_effects_have_no_purpose__closes_them(
 
 
 def test_lease__taken__no_other_worker_gets_it(
-    ledger: Ledger, engine: Engine, woken: Woken
+    ledger: Ledger, engine: Engine, dispatched: Dispatched
 ) -> None:
-    other = Ledger(engine, "here", woken)
+    other = Ledger(engine, "here", dispatched)
     ledger.record(JobChange(JOB, CLAIM))
     assert len(ledger.effects.lease([EffectKind.FETCH])) == 1
     assert other.effects.lease([EffectKind.FETCH]) == []
@@ -343,10 +343,10 @@ def test_cut_off__others_submitted_meanwhile__counts_those_between_first_and_las
 
 
 def test_due__worker_starts_and_leases_during_the_look__keeps_its_leases(
-    ledger: Ledger, engine: Engine, woken: Woken
+    ledger: Ledger, engine: Engine, dispatched: Dispatched
 ) -> None:
     """It leases just before the statement that frees the leases of dead holders."""
-    other = Ledger(engine, "here", woken)
+    other = Ledger(engine, "here", dispatched)
     ledger.record(JobChange(JOB, CLAIM))
     held = list[OpenEffect]()
 
@@ -383,9 +383,9 @@ def test_due__many_effects_whose_workers_are_away__others_get_their_messages(
 
 
 def test_lease__holder_gone__is_free_at_once(
-    ledger: Ledger, engine: Engine, woken: Woken
+    ledger: Ledger, engine: Engine, dispatched: Dispatched
 ) -> None:
-    other = Ledger(engine, "here", woken)
+    other = Ledger(engine, "here", dispatched)
     ledger.record(JobChange(JOB, CLAIM))
     assert len(other.effects.lease([EffectKind.FETCH])) == 1
     other.holder.close()
@@ -398,9 +398,9 @@ def test_lease__holder_gone__is_free_at_once(
 
 
 def test_lease__of_another_cluster__is_not_ours(
-    ledger: Ledger, engine: Engine, woken: Woken
+    ledger: Ledger, engine: Engine, dispatched: Dispatched
 ) -> None:
-    other = Ledger(engine, "there", woken)
+    other = Ledger(engine, "there", dispatched)
     ledger.record(JobChange(JOB, CLAIM))
     assert other.effects.lease([EffectKind.FETCH]) == []
     assert other.jobs([JOB]) == {}
@@ -408,15 +408,15 @@ def test_lease__of_another_cluster__is_not_ours(
 
 
 def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(
-    ledger: Ledger, woken: Woken
+    ledger: Ledger, dispatched: Dispatched
 ) -> None:
     bring_to_queued(ledger)
     ledger.record(JobChange(JOB, CallbackReceived()))  # due now
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     ledger.record(JobChange(JOB, CallbackReceived()))  # meanwhile
-    woken.kinds()
+    dispatched.kinds()
     ledger.record(JobChange(JOB, SlurmPendingObserved("PENDING"), done=effect))
-    assert woken.kinds() == [EffectKind.POLL_SLURM]
+    assert dispatched.kinds() == [EffectKind.POLL_SLURM]
     assert len(ledger.effects.lease([EffectKind.POLL_SLURM])) == 1
 
 
@@ -463,7 +463,7 @@ def test_effects__kind_of_another_release__keeps_no_other_from_its_worker(
         assert connection.scalar(held) == 0
 
 
-def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(
+def test_forgotten__message_lost__is_dispatched_again_but_not_in_a_flood(
     ledger: Ledger, engine: Engine
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM))
@@ -671,9 +671,9 @@ def expire(engine: Engine) -> None:
 
 @pytest.mark.parametrize("same_process", [True, False])
 def test_held__lease_passed_on__nothing_begins(
-    ledger: Ledger, engine: Engine, woken: Woken, same_process: bool
+    ledger: Ledger, engine: Engine, dispatched: Dispatched, same_process: bool
 ) -> None:
-    other = ledger if same_process else Ledger(engine, "here", woken)
+    other = ledger if same_process else Ledger(engine, "here", dispatched)
     ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
     (stale,) = ledger.effects.lease([EffectKind.SUBMIT])
     expire(engine)
@@ -695,7 +695,7 @@ def test_held__lease_passed_on__nothing_begins(
 
 
 def test_stale_taking__effect_taken_again__neither_ends_nor_postpones_nor_parks_it(
-    ledger: Ledger, engine: Engine, woken: Woken
+    ledger: Ledger, engine: Engine, dispatched: Dispatched
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
     (stale,) = ledger.effects.lease([EffectKind.SUBMIT])

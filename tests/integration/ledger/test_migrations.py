@@ -304,7 +304,7 @@ def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(
     tables.insert("ticks", cluster="here", name="scan", succeeded_at="now")
     tables.insert("taken_marks", cluster="here", mark=b"\7" * 8)
     tables.upgrade()
-    ledger = Ledger(tables.engine, "here", wake=lambda _: None)
+    ledger = Ledger(tables.engine, "here", dispatch=lambda _: None)
     job = ledger.jobs([JOB])[JOB]
     assert (job.last_event_block, job.reorg_deadline_block, job.poll_count) == (
         9,

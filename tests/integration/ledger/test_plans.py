@@ -112,7 +112,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def ledger(engine: Engine) -> Iterator[Ledger]:
-    ledger = Ledger(engine, CLUSTER, wake=lambda _: None)
+    ledger = Ledger(engine, CLUSTER, dispatch=lambda _: None)
     yield ledger
     ledger.holder.close()
 

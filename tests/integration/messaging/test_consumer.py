@@ -77,7 +77,7 @@ def fleet(processes: Processes, redis_server: embedded_servers.EmbeddedServer) -
 @pytest.fixture(scope="module")
 def engine(fleet: Fleet) -> Iterator[Engine]:
     """The ledger of a fleet with a job that no worker here takes: its effect is
-    dispatched as often as it counts as not woken.
+    dispatched as often as it counts as not dispatched.
     """
     engine = create_engine(fleet.environment["DATABASE_URL"])
     ledger = Ledger(engine, "main", lambda _: None)
@@ -387,14 +387,14 @@ def test_queue__no_worker_takes_messages__stops_growing_until_one_does(
     ]
     with Redis(unix_socket_path=str(redis_server.socket)) as redis:
         for effect in effects:
-            dispatcher.effects([effect])
-            dispatcher.wake("poll_jobs")
+            dispatcher.dispatch_effects([effect])
+            dispatcher.dispatch("poll_jobs")
         assert redis.llen("no-worker") == 20
         redis.delete("no-worker")
 
         def sent() -> bool:
-            dispatcher.wake("collect_receipts")
+            dispatcher.dispatch("collect_receipts")
             return bool(redis.llen("no-worker"))
 
-        wait_until(sent, "the wake-ups to go on", 60.0, 0.1)
+        wait_until(sent, "messages to be sent again", 60.0, 0.1)
     app.close()

@@ -1,4 +1,4 @@
-"""Wake-ups on a real Redis: no second message for what still waits, and one for all
+"""Messages on a real Redis: no second message for what still waits, and one for all
 callers that want a task at about the same time.
 """
 
@@ -67,7 +67,7 @@ def fill(redis: Redis, messages: int) -> None:
 def test_effects__many_of_a_kind__one_message_that_names_their_jobs(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
-    dispatcher.effects([*effects(50), *effects(3, EffectKind.FETCH)])
+    dispatcher.dispatch_effects([*effects(50), *effects(3, EffectKind.FETCH)])
     messages = [json.loads(message) for message in redis.lrange(QUEUE, 0, -1)]
     assert {message["headers"]["task"].rpartition(".")[2] for message in messages} == {
         "submit",
@@ -80,24 +80,24 @@ def test_effects__many_of_a_kind__one_message_that_names_their_jobs(
     assert all(effect.job_id in submit["headers"]["argsrepr"] for effect in effects(50))
 
 
-def test_effects__woken_while_the_queue_is_busy__no_second_message(
+def test_effects__dispatched_while_the_queue_is_busy__no_second_message(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
     fill(redis, BACKLOG)
-    dispatcher.effects(effects(3))
-    dispatcher.effects(effects(3, notified=True))
+    dispatcher.dispatch_effects(effects(3))
+    dispatcher.dispatch_effects(effects(3, notified=True))
     assert redis.llen(QUEUE) == BACKLOG + 1
-    dispatcher.effects(effects(3))
+    dispatcher.dispatch_effects(effects(3))
     assert redis.llen(QUEUE) == BACKLOG + 2
 
 
-def test_effects__woken_and_their_messages_are_lost__are_sent_again(
+def test_effects__dispatched_and_their_messages_are_lost__are_sent_again(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
     fill(redis, BACKLOG)
-    dispatcher.effects(effects(5))
+    dispatcher.dispatch_effects(effects(5))
     redis.flushall()
-    dispatcher.effects(effects(5, notified=True))
+    dispatcher.dispatch_effects(effects(5, notified=True))
     assert redis.llen(QUEUE) == 1
 
 
@@ -105,14 +105,14 @@ def test_effects__a_drain_is_wanted_in_a_while_by_many__one_message_or_two(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
     for effect in effects(30, EffectKind.POLL_SLURM, due_in_s=1.0):
-        dispatcher.effects([effect])
+        dispatcher.dispatch_effects([effect])
     assert 1 <= int(redis.llen(QUEUE)) < 10
 
 
-def test_effects__a_drain_is_wanted_now__is_woken_at_once(
+def test_effects__a_drain_is_wanted_now__is_dispatched_at_once(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
-    dispatcher.effects(effects(2, EffectKind.POLL_SLURM, due_in_s=1.0))
-    dispatcher.effects(effects(2, EffectKind.POLL_SLURM))
-    dispatcher.effects(effects(2, EffectKind.POLL_SLURM))
+    dispatcher.dispatch_effects(effects(2, EffectKind.POLL_SLURM, due_in_s=1.0))
+    dispatcher.dispatch_effects(effects(2, EffectKind.POLL_SLURM))
+    dispatcher.dispatch_effects(effects(2, EffectKind.POLL_SLURM))
     assert redis.llen(QUEUE) == 3

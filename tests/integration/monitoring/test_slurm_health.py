@@ -72,21 +72,21 @@ def world() -> Iterator[SubmissionEnv]:
 
 
 @pytest.fixture
-def woken() -> list[str]:
+def dispatched() -> list[str]:
     """What was sent for."""
     return []
 
 
 @pytest.fixture
 def site(
-    world: SubmissionEnv, transport: str, woken: list[str]
+    world: SubmissionEnv, transport: str, dispatched: list[str]
 ) -> Iterator[WorkerContext]:
     """A worker of the slurm queue that is soon done with waiting."""
     emptied(world.engine)
     site = world.site(world.cluster_over(transport))
     assert site.slurm_services is not None
     sweep = ReconciliationServices(
-        nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0
+        nobody, dispatched.append, every_s=900.0, grace_s=60.0, start_block=0
     )
     yield replace(
         site,
@@ -207,7 +207,7 @@ def specs_or_none(nodes: NodesOfEither) -> PartitionHardware | None:
 
 @rest_in_chaos
 def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
-    world: SubmissionEnv, site: WorkerContext, woken: list[str]
+    world: SubmissionEnv, site: WorkerContext, dispatched: list[str]
 ) -> None:
     registrations = Registrations(site.ledger.facts)
     wait_until(
@@ -235,7 +235,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     assert not slurm_is_healthy(site.ledger)
     assert site.ledger.periodic_runs.age_s(NODES) is None
     since_s = registrations.hardware()[1]
-    woken.clear()
+    dispatched.clear()
     world.slurm.start_controller()
 
     def works() -> bool:
@@ -247,7 +247,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     wait_until(works, "SLURM to be known", PATIENCE_S, 0.1)
     assert not alarms(site)
     assert site.ledger.facts.get(FAILED_TRIES) == 0
-    assert woken[-1] == "refresh_inventory"
+    assert dispatched[-1] == "refresh_inventory"
     wait_until(
         lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
     )

@@ -445,16 +445,16 @@ def test_sweep__not_due__reads_older_claims_and_then_nothing(
     assert ledger.periodic_runs.age_s("sweep finished") is not None
 
 
-def test_sweep__work_is_overdue__wakes_the_tasks_for_it(
+def test_sweep__work_is_overdue__dispatches_the_tasks_for_it(
     grid: Grid, site: WorkerContext
 ) -> None:
-    woken = list[str]()
+    dispatched = list[str]()
     context = replace(
-        site, reconciliation_services=replace(site.sweep, wake=woken.append)
+        site, reconciliation_services=replace(site.sweep, dispatch=dispatched.append)
     )
     job = new_job(grid, context, State.RUNNING, ChainStatus.RUNNING, slurm_id=930_001)
     execute(site, EFFECT, job_id=job, due=-120)
     execute(site, CALLBACK, job_id=job, slurm_id=930_001, ago="2 minutes")
     report = swept(context)
     assert report["stale"] == {"effects": 1, "callbacks": 1, "transactions": 0}
-    assert woken == ["poll_jobs"]
+    assert dispatched == ["poll_jobs"]

@@ -62,7 +62,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture
 def ledger(engine: Engine) -> Ledger:
     emptied(engine)
-    return Ledger(engine, "here", wake=lambda _: None)
+    return Ledger(engine, "here", dispatch=lambda _: None)
 
 
 def execute(ledger: Ledger, statement: str, **parameters: object) -> None:
@@ -85,7 +85,7 @@ def test_due__first_or_asked_for_or_after_its_time__is_true(ledger: Ledger) -> N
     execute(ledger, "UPDATE reconciliations SET begun_at = begun_at - interval '901 s'")
     assert reconciliations.due()
     # each cluster has its own
-    assert Ledger(ledger.engine, "there", wake=lambda _: None).reconciliations.due()
+    assert Ledger(ledger.engine, "there", dispatch=lambda _: None).reconciliations.due()
 
 
 def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
@@ -330,7 +330,8 @@ def test_foreign_claims__kept_again_or_taken_over__stay_until_they_are_deleted(
     others.delete([job_id(1)])
     assert set(others.all()) == {job_id(2)}
     assert (
-        Ledger(ledger.engine, "there", wake=lambda _: None).foreign_claims.all() == {}
+        Ledger(ledger.engine, "there", dispatch=lambda _: None).foreign_claims.all()
+        == {}
     )
 
 

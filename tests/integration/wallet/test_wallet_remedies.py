@@ -106,18 +106,22 @@ def test_mined__receipts_bring_jobs__once_however_often_they_are_read(
         assert connection.scalar(text("SELECT count(*) FROM events")) == before
 
 
-@pytest.mark.parametrize(("jobs", "woken"), [(2, ["claim"]), (1, [])])
+@pytest.mark.parametrize(("jobs", "dispatched"), [(2, ["claim"]), (1, [])])
 def test_mined__as_many_claims_as_a_batch__the_next_batch_follows_at_once(
-    chain: Chain, provider: Account, fleet: ChainHarness, jobs: int, woken: list[str]
+    chain: Chain,
+    provider: Account,
+    fleet: ChainHarness,
+    jobs: int,
+    dispatched: list[str],
 ) -> None:
     tasks = list[str]()
-    services = replace(fleet.site.chain, claim_batch=2, wake=tasks.append)
+    services = replace(fleet.site.chain, claim_batch=2, dispatch=tasks.append)
     fleet.site = replace(fleet.site, chain_services=services)
     scheduled_jobs(chain, provider, jobs)
     claim(fleet.site)
     tasks.clear()
     settled(fleet)
-    assert tasks == woken
+    assert tasks == dispatched
 
 
 def test_vanished__transactions_that_the_node_dropped__same_bytes_are_sent_again(

@@ -38,7 +38,7 @@ def cannot(_: str) -> Iterator[Finding]:
 
 def test_examine__one_hangs__the_others_are_told_in_the_probes_order() -> None:
     probes = [
-        Probe("slow", hangs, "wake it"),
+        Probe("slow", hangs, "restart it"),
         Probe("quick", answers, ""),
         Probe("bad", fails, "mend it"),
     ]
@@ -53,7 +53,7 @@ def test_examine__one_hangs__the_others_are_told_in_the_probes_order() -> None:
         Level.RED,
     ]
     assert "no answer within" in found[0].found
-    assert found[0].mend == "wake it"
+    assert found[0].mend == "restart it"
     assert (found[3].found, found[3].mend) == ("first line", "mend it")
 
 

@@ -44,7 +44,7 @@ def test_trigger__of_each_golden_file__counts_the_queue_of_the_slurm_workers(
     assert trigger(file)["listLength"] == str(keda()["messagesPerWorker"])
 
 
-def test_threshold__wake_ups_alone__reach_it_when_no_worker_takes_them() -> None:
+def test_threshold__only_the_dispatcher_sends__is_reached_without_a_worker() -> None:
     """The dispatcher sends no second message while more than BACKLOG wait."""
     assert keda()["messagesPerWorker"] * TOLERANCE < BACKLOG + 1
 
