@@ -16,13 +16,13 @@ from supervisor_tasks.config.settings import load_or_exit as _load_or_exit
 from supervisor_tasks.config.settings import or_exit as _or_exit
 from supervisor_tasks.config.variables import warn_of_mistyped as _warn_of_mistyped
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS, Queue
-from supervisor_tasks.monitoring.flower_guard import guard as _guard_flower
-from supervisor_tasks.monitoring.flower_guard import log_start as _log_flower
-from supervisor_tasks.monitoring.probes import serve_flower as _serve_flower
-from supervisor_tasks.monitoring.remote_control import (
+from supervisor_tasks.observability.flower_guard import guard as _guard_flower
+from supervisor_tasks.observability.flower_guard import log_start as _log_flower
+from supervisor_tasks.observability.probes import serve_flower as _serve_flower
+from supervisor_tasks.observability.remote_control import (
     keep_questions_only as _keep_questions_only,
 )
-from supervisor_tasks.monitoring.remote_control import (
+from supervisor_tasks.observability.remote_control import (
     refuse_compressed_messages as _refuse_compressed_messages,
 )
 from supervisor_tasks.worker import needs_of_command as _needs_of_command

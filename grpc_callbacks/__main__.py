@@ -31,8 +31,8 @@ from supervisor_tasks.config.settings import (
 )
 from supervisor_tasks.config.validators import is_loopback
 from supervisor_tasks.config.variables import warn_of_mistyped
-from supervisor_tasks.monitoring.probes import serve_callbacks, show_progress
-from supervisor_tasks.monitoring.traces import tracer_of
+from supervisor_tasks.observability.probes import serve_callbacks, show_progress
+from supervisor_tasks.observability.traces import tracer_of
 
 log = structlog.get_logger()
 

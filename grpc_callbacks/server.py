@@ -39,7 +39,7 @@ from grpc_callbacks.self_check import OwnPort, SelfCheck
 from grpc_callbacks.validation import MalformedCallbackError, validate
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from supervisor_tasks.crash_points import CrashPoint, after, before
-from supervisor_tasks.monitoring.instruments import CALLBACKS
+from supervisor_tasks.instruments import CALLBACKS
 
 log = RateLimitedLogger(structlog.get_logger())
 

@@ -29,6 +29,7 @@ from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.indexer.new_blocks import NewBlocks
+from supervisor_tasks.instruments import chain_not_read_yet
 from supervisor_tasks.jobs.batch import Batch
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES
 from supervisor_tasks.jobs.model import Address
@@ -39,9 +40,8 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.monitoring.instruments import chain_not_read_yet
-from supervisor_tasks.monitoring.traces import tracer_of
 from supervisor_tasks.notifications.from_settings import notifier_of
+from supervisor_tasks.observability.traces import tracer_of
 from supervisor_tasks.provider.offer import price_warnings
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.certificates import CertificateAuthority, authority_key

@@ -12,7 +12,7 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from supervisor_tasks.monitoring.probes import note_ending, serve_beat, serve_worker
+from supervisor_tasks.observability.probes import note_ending, serve_beat, serve_worker
 from supervisor_tasks.worker import (
     on_worker_init,
     on_worker_ready,

@@ -10,8 +10,8 @@ from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import StatusSummary
-from supervisor_tasks.monitoring.health import LOOKED_EVERY_S, MISSED
 from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, SLURM_ANSWERED
+from supervisor_tasks.observability.health import LOOKED_EVERY_S, MISSED
 
 
 def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:

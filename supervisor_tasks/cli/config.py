@@ -26,7 +26,7 @@ from supervisor_tasks.config.settings import (
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.config.variables import mistyped
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.monitoring.flower_guard import FlowerOpenError, check_login
+from supervisor_tasks.observability.flower_guard import FlowerOpenError, check_login
 
 HIDDEN = "(set, not shown)"
 SETTINGS = View(

@@ -35,8 +35,8 @@ from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.reconciliations import Reconciliations
 from supervisor_tasks.ledger.status_queries import Overview, StatusSummary
 from supervisor_tasks.ledger.undispatched import not_dispatched
-from supervisor_tasks.monitoring.health import periodic_work, problems
-from supervisor_tasks.monitoring.metrics import oldest_due_s
+from supervisor_tasks.observability.health import periodic_work, problems
+from supervisor_tasks.observability.metrics import oldest_due_s
 
 MAX_NAMED = 5  # candidates that an ambiguous name lists
 

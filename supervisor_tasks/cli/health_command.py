@@ -24,7 +24,7 @@ from supervisor_tasks.config.running_postgres import (
 )
 from supervisor_tasks.ledger.driver import unavailable
 from supervisor_tasks.ledger.vital_signs import VitalSigns, vital_signs
-from supervisor_tasks.monitoring.health import periodic_work, problems
+from supervisor_tasks.observability.health import periodic_work, problems
 
 # As in settings.py; a test compares them.
 CLUSTER_NAME = "main"

@@ -19,12 +19,12 @@ from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.monitoring.metrics import (
+from supervisor_tasks.observability.metrics import (
     CachedReading,
     LedgerMetrics,
     LedgerReading,
 )
-from supervisor_tasks.monitoring.probes import (
+from supervisor_tasks.observability.probes import (
     database,
     serve_metrics,
     services,

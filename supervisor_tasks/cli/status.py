@@ -21,9 +21,9 @@ from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
 from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED
 from supervisor_tasks.ledger.status_queries import StatusSummary, StoredReading, Writer
-from supervisor_tasks.monitoring.health import MISSED
-from supervisor_tasks.monitoring.metrics import oldest_due_s
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
+from supervisor_tasks.observability.health import MISSED
+from supervisor_tasks.observability.metrics import oldest_due_s
 from supervisor_tasks.provider.offer import format_credits
 
 JOBS = View(

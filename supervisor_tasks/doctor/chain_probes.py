@@ -28,7 +28,7 @@ from supervisor_tasks.doctor.verdicts import (
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED
-from supervisor_tasks.monitoring.health import MISSED
+from supervisor_tasks.observability.health import MISSED
 
 ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
 CONTRACT = (

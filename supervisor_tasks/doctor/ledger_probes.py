@@ -29,8 +29,8 @@ from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER
 from supervisor_tasks.ledger.migrations import newest_revision, revision
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.vital_signs import vital_signs
-from supervisor_tasks.monitoring.checks import BrokerAnswers
-from supervisor_tasks.monitoring.health import periodic_work, problems
+from supervisor_tasks.observability.checks import BrokerAnswers
+from supervisor_tasks.observability.health import periodic_work, problems
 
 START_DATABASE = (
     "start Postgres, or correct DATABASE_URL; `supervisor db status` tries it again"

@@ -81,7 +81,7 @@ def cluster_verdict(name: str, known: Sequence[str]) -> Finding:
 
 def fleet_verdicts(problems: Sequence[str]) -> list[Finding]:
     """Judge whether the periodic work ends in time, by the problems of
-    monitoring/health.py.
+    observability/health.py.
     """
     mend = "start the process that is named, and read its log"
     if not problems:

@@ -23,6 +23,7 @@ from supervisor_tasks.indexer.reorg import (
     find_lost_receipts,
     rewind_as_asked,
 )
+from supervisor_tasks.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM_WAITS
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId
@@ -31,7 +32,6 @@ from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.read_once import reading_once
-from supervisor_tasks.monitoring.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM_WAITS
 
 log = structlog.get_logger()
 

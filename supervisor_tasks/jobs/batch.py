@@ -21,13 +21,13 @@ from sys import getsizeof
 import structlog
 
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.instruments import BATCHES, timed
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES, LeaseDue
 from supervisor_tasks.jobs.events import Event, ScriptFetched
 from supervisor_tasks.jobs.group import EffectOutcome, Group, Members
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.jobs.outcome_recorder import OutcomeRecorder, Start
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
-from supervisor_tasks.monitoring.instruments import BATCHES, timed
 
 log = structlog.get_logger()
 

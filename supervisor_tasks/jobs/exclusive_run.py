@@ -10,11 +10,11 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.instruments import BATCHES, timed
 from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.periodic_run_names import finished_key
-from supervisor_tasks.monitoring.instruments import BATCHES, timed
 
 log = structlog.get_logger()
 

@@ -1,1 +1,1 @@
-"""The fleet's alarms, metrics, probes and guards."""
+"""The alarms of a fleet, and what workers ask before they begin something new."""

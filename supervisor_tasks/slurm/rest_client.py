@@ -26,7 +26,7 @@ from urllib3.exceptions import (
 from urllib3.util import Timeout
 
 from supervisor_tasks.errors import OutcomeUnknownError
-from supervisor_tasks.monitoring.instruments import REST_REQUESTS, timed
+from supervisor_tasks.instruments import REST_REQUESTS, timed
 from supervisor_tasks.slurm import rest_versions
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.rest_answers import RestAnswer

@@ -38,16 +38,16 @@ import paramiko
 from fabric import Config, Connection
 
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
-from supervisor_tasks.jobs.effect_timing import (
-    CLOCK_SKEW_S,
-    KILL_GRACE_S,
-    SUBMIT_TIMEOUT_S,
-)
-from supervisor_tasks.monitoring.instruments import (
+from supervisor_tasks.instruments import (
     SSH_COMMANDS,
     SSH_LOGINS,
     program_of,
     timed,
+)
+from supervisor_tasks.jobs.effect_timing import (
+    CLOCK_SKEW_S,
+    KILL_GRACE_S,
+    SUBMIT_TIMEOUT_S,
 )
 from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, parse_clock
 from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence

@@ -29,7 +29,7 @@ from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.settings import load
-from supervisor_tasks.monitoring.remote_control import PERIOD_S
+from supervisor_tasks.observability.remote_control import PERIOD_S
 from tests.support.refusals import reasons
 
 PATIENCE_S = 60.0

@@ -30,7 +30,7 @@ from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from plugins.probes.dependencies import EVERY_S
 from plugins.probes.progress import STANDS_AFTER_S
-from supervisor_tasks.monitoring.loop_guard import LOOK_EVERY_S, LOOKS, STANDS_FOR_S
+from supervisor_tasks.observability.loop_guard import LOOK_EVERY_S, LOOKS, STANDS_FOR_S
 from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.holding import main_thread_held

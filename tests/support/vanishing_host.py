@@ -19,7 +19,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from devgrid.faults.network_proxy import Proxy
-from supervisor_tasks.monitoring.checks import DatabaseAnswers
+from supervisor_tasks.observability.checks import DatabaseAnswers
 
 SIOCSIFFLAGS = 0x8914  # linux/sockios.h: set the flags of a network interface
 IFF_UP = 1  # linux/if.h

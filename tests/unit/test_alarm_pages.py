@@ -19,8 +19,8 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from devgrid import REPOSITORY
+from supervisor_tasks import instruments
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.monitoring import instruments
 from tests.support.reference import metrics
 
 FOLDER = REPOSITORY / "docs" / "how-to" / "alarms"

@@ -35,22 +35,32 @@ WORKFLOWS = {
 }
 CLIENTS = {"chain", "slurm", "grid"}
 # config: settings, logging and the embedded servers
-LEAVES = {"crash_points", "config"}
+LEAVES = {"crash_points", "config", "instruments"}
 MAY_IMPORT = {
     **dict.fromkeys(WORKFLOWS, CLIENTS | LEAVES | {"context", "ledger", "monitoring"}),
-    # monitoring.instruments: how long a call took
-    **{key: {"crash_points", "monitoring"} for key in CLIENTS},
+    # instruments: how long a call took
+    **{key: {"crash_points", "instruments"} for key in CLIENTS},
     "context": CLIENTS | {"ledger", "accounts", "notifications", "wallet"},
     "ledger": LEAVES,
     "messaging": LEAVES | {"ledger", "monitoring"},
     "config": set[str](),
     "crash_points": set[str](),
+    "instruments": set[str](),
+    "observability": CLIENTS | LEAVES | {"ledger"},
     "cli": CLIENTS
     | LEAVES
-    | {"ledger", "monitoring", "doctor", "benchmarking", "recovery", "bootstrap"},
+    | {
+        "ledger",
+        "monitoring",
+        "observability",
+        "doctor",
+        "benchmarking",
+        "recovery",
+        "bootstrap",
+    },
     "doctor": CLIENTS
     | LEAVES
-    | {"ledger", "monitoring", "context", "accounts", "bootstrap"},
+    | {"ledger", "observability", "context", "accounts", "bootstrap"},
     "dashboard": LEAVES | {"ledger"},
 }
 # workflows that others call; between packages, no workflow imports another one

@@ -16,7 +16,7 @@ from supervisor_tasks.chain.rpc.response_schema import is_bytes, matches_schema
 from supervisor_tasks.config.redaction import hiding
 from supervisor_tasks.config.url_secrets import all_keys, shown
 from supervisor_tasks.errors import PermanentError, TransientError
-from supervisor_tasks.monitoring.instruments import RPC_CALLS, RPC_REQUESTS, timed
+from supervisor_tasks.instruments import RPC_CALLS, RPC_REQUESTS, timed
 
 BATCH = 100  # calls in one HTTP request; nodes limit their number
 LEAST = 10  # calls; no node refuses so few because of their number

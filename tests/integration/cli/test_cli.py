@@ -92,7 +92,7 @@ from supervisor_tasks.ledger.reconciliations import Begun, Reconciliations
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.retention import HELD
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.monitoring.health import periodic_work
+from supervisor_tasks.observability.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.commands import Result, supervisor
 from tests.support.ledger import (

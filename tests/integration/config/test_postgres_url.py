@@ -22,7 +22,7 @@ from supervisor_tasks.config.settings import Settings, load
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.driver import DriverConnection
 from supervisor_tasks.ledger.vital_signs import vital_signs
-from supervisor_tasks.monitoring.checks import DatabaseAnswers
+from supervisor_tasks.observability.checks import DatabaseAnswers
 
 ROLE = "a role@site"
 LOGINS = "local all postgres peer map=fleet\nlocal all all scram-sha-256\n"

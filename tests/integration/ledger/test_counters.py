@@ -29,7 +29,7 @@ from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.transactions import Mined, Sent, TransactionStore
-from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
+from supervisor_tasks.observability.metrics import LedgerMetrics, LedgerReading
 from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 
 CHAIN_ID = 7

@@ -14,8 +14,8 @@ from devgrid.processes import Processes
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import report_call
 from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.instruments import REGISTRY
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
-from supervisor_tasks.monitoring.instruments import REGISTRY
 from supervisor_tasks.wallet.wallet import Write
 from tests.support.wallet_harness import (
     GAS,

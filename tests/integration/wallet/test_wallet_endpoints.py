@@ -40,7 +40,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.monitoring.chain_alarms import AWAY_S
-from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
+from supervisor_tasks.observability.metrics import LedgerMetrics, LedgerReading
 from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write

@@ -8,14 +8,14 @@ from typing import Any
 
 from plugins import reporter_health
 from plugins.probes.progress import Progress
+from supervisor_tasks import instruments
+from supervisor_tasks.instruments import BuildInfo
 from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
-from supervisor_tasks.monitoring import instruments
-from supervisor_tasks.monitoring.instruments import BuildInfo
-from supervisor_tasks.monitoring.metrics import LedgerReading, exposed
-from supervisor_tasks.monitoring.probes import ProcessMetrics, services
+from supervisor_tasks.observability.metrics import LedgerReading, exposed
+from supervisor_tasks.observability.probes import ProcessMetrics, services
 from tests.support.reference.markdown import head, item, paragraph
 from tests.support.reference.markdown import page as text_of
 

@@ -8,7 +8,7 @@ from supervisor_tasks.ledger.heartbeats import (
     missing_sources,
 )
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
-from supervisor_tasks.monitoring.health import LEAST_S, problems
+from supervisor_tasks.observability.health import LEAST_S, problems
 from supervisor_tasks.reconciliation.source_outages import unreachable_since
 
 

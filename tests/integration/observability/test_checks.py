@@ -21,7 +21,7 @@ from devgrid.machine import deadline
 from devgrid.ports import free_port
 from plugins.probes.dependencies import OUTDATED_S
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
-from supervisor_tasks.monitoring.checks import (
+from supervisor_tasks.observability.checks import (
     ChainAnswers,
     DatabaseAnswers,
     LoginNodeAnswers,

@@ -27,7 +27,7 @@ def tracer_of(
     if settings.otel_exporter_otlp_endpoint is None:
         return NoTraces()
     try:
-        from supervisor_tasks.monitoring.otlp import OtlpTracer
+        from supervisor_tasks.observability.otlp import OtlpTracer
     except ModuleNotFoundError as error:
         log.warning(
             "traces_unavailable",

@@ -1,7 +1,7 @@
 """What `supervisor health` calls wrong: periodic work that has not ended in time."""
 
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
-from supervisor_tasks.monitoring.health import MISSED, periodic_work, problems
+from supervisor_tasks.observability.health import MISSED, periodic_work, problems
 
 
 def test_periodic_work__with_accounts__every_queue_has_some() -> None:

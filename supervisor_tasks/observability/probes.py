@@ -26,6 +26,7 @@ from plugins.probes.dependencies import Dependencies, Dependency
 from plugins.probes.http_server import Page, Pages, ProbeServer
 from plugins.probes.pages import livez, readyz
 from plugins.probes.progress import LOOP, PROGRESS_EVERY_S, Progress
+from supervisor_tasks import instruments
 from supervisor_tasks.config.embedded_servers import (
     broker_tls,
     broker_url,
@@ -38,15 +39,14 @@ from supervisor_tasks.config.settings import (
     or_exit,
 )
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.monitoring import instruments
-from supervisor_tasks.monitoring.checks import (
+from supervisor_tasks.observability.checks import (
     BrokerAnswers,
     ChainAnswers,
     DatabaseAnswers,
     LoginNodeAnswers,
     RestAnswers,
 )
-from supervisor_tasks.monitoring.loop_guard import start_loop_guard
+from supervisor_tasks.observability.loop_guard import start_loop_guard
 
 log = structlog.get_logger()
 

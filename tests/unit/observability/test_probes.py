@@ -15,7 +15,11 @@ from plugins.probes.dependencies import OUTDATED_S, Dependencies, Dependency
 from plugins.probes.progress import STANDS_AFTER_S, Progress
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.monitoring.probes import needs_of_worker, pages, register_process
+from supervisor_tasks.observability.probes import (
+    needs_of_worker,
+    pages,
+    register_process,
+)
 from tests.support.clock import Clock
 
 KEY_IN_URL = "https://rpc.example.org/v3/0123456789abcdef"

@@ -23,7 +23,7 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import Job
 from supervisor_tasks.jobs.trace import Recorded
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.monitoring.otlp import BATCH, CLOSE_S, MAX_SPANS, OtlpTracer
+from supervisor_tasks.observability.otlp import BATCH, CLOSE_S, MAX_SPANS, OtlpTracer
 from tests.support.ledger import bring_to_queued, job_id, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 
@@ -36,7 +36,7 @@ if "blocked" in sys.argv:
     sys.modules["opentelemetry"] = None
 import supervisor_tasks.bootstrap, supervisor_tasks.tasks, grpc_callbacks.__main__
 from supervisor_tasks.config.settings import load
-from supervisor_tasks.monitoring.traces import tracer_of
+from supervisor_tasks.observability.traces import tracer_of
 on = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"} if "on" in sys.argv else {}
 tracer = tracer_of(load(environment=on), "worker")
 names = [name for name in sys.modules if name.startswith("opentelemetry.")]

@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 from celery.worker.control import Panel
 
-from supervisor_tasks.monitoring.remote_control import (
+from supervisor_tasks.observability.remote_control import (
     ANSWERED_COMMANDS,
     MAX_LINE_CHARS,
     PERIOD_S,

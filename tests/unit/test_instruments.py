@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from supervisor_tasks.monitoring import instruments
-from supervisor_tasks.monitoring.instruments import (
+from supervisor_tasks import instruments
+from supervisor_tasks.instruments import (
     BuildInfo,
     ClusterLabel,
     program_of,

@@ -20,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.instruments import ClusterLabel
 from supervisor_tasks.jobs.model import EffectKind, State
 from supervisor_tasks.ledger import counters
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -27,7 +28,6 @@ from supervisor_tasks.ledger.counters import Total
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary
-from supervisor_tasks.monitoring.instruments import ClusterLabel
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 EFFECT_STATES = ("due", "waiting", "leased", "parked", "failing")

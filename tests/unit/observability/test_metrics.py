@@ -18,7 +18,7 @@ from supervisor_tasks.ledger.status_queries import (
     StoredReading,
     Writer,
 )
-from supervisor_tasks.monitoring.metrics import (
+from supervisor_tasks.observability.metrics import (
     EFFECT_STATES,
     KEPT_S,
     MESSAGE_STATES,

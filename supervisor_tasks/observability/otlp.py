@@ -31,7 +31,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.jobs.trace import Span, Value, span_id, spans_of, trace_id
-from supervisor_tasks.monitoring.traces import History
+from supervisor_tasks.observability.traces import History
 
 log = structlog.get_logger()
 
