@@ -61,7 +61,7 @@ broker_transport_options = {
 }
 broker_connection_max_retries = None
 worker_consumer = "supervisor_tasks.messaging.consumer:ReconnectingConsumer"
-beat_scheduler = "supervisor_tasks.messaging.ledger_beat:LedgerBeat"
+beat_scheduler = "supervisor_tasks.beat:LedgerBeat"
 
 task_serializer = "json"
 accept_content = ["json"]

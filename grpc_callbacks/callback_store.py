@@ -23,7 +23,7 @@ from grpc_callbacks.room import (
     most_of_ours,
     scope_of,
 )
-from supervisor_tasks.config.postgres_url import for_libpq
+from supervisor_tasks.connections.postgres_url import for_libpq
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.ledger.callbacks_sql import (
     INSERT,

@@ -10,7 +10,6 @@ from celery import Celery
 from pydantic import SecretStr
 
 from benchmarks.registry import SUITE
-from supervisor_tasks.benchmarking.plan import plan_of
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.chain.rpc.failover import Endpoints
@@ -25,6 +24,8 @@ from supervisor_tasks.context import (
     SlurmServices,
     WorkerContext,
 )
+from supervisor_tasks.from_settings.benchmark_plan import plan_of
+from supervisor_tasks.from_settings.notification_channels import notifier_of
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.grid.job_log import GridLogger
@@ -40,7 +41,6 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.observability.traces import tracer_of
 from supervisor_tasks.provider.offer import price_warnings
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
@@ -57,7 +57,7 @@ from supervisor_tasks.wallet.fees import Bounds
 from supervisor_tasks.wallet.wallet import Wallet
 
 if TYPE_CHECKING:
-    from supervisor_tasks.accounts.directory import Directory
+    from supervisor_tasks.site_services.directory import Directory
 
 Value = TypeVar("Value")
 log = structlog.get_logger()
@@ -198,7 +198,7 @@ def directory_of(settings: Settings) -> "Directory | None":
     if settings.ldap_url is None:
         return None
     # imports ldap3, which costs each worker 0.4 s
-    from supervisor_tasks.accounts.directory import (
+    from supervisor_tasks.site_services.directory import (
         AccountForm,
         Directory,
         Member,

@@ -16,15 +16,15 @@ from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.jobs.trace import NoTraces, Tracer
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.notifications.channels import Notifier
 from supervisor_tasks.provider.offer import Prices
+from supervisor_tasks.site_services.channels import Notifier
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.interface import NodeQuery, SlurmCluster
 from supervisor_tasks.wallet.wallet import Wallet
 
 if TYPE_CHECKING:
-    from supervisor_tasks.accounts.directory import Directory
+    from supervisor_tasks.site_services.directory import Directory
 
 
 @dataclass(frozen=True, slots=True)

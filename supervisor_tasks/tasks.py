@@ -24,11 +24,11 @@ from supervisor_tasks.messaging import queues
 from supervisor_tasks.monitoring.slurm_health import check_slurm
 from supervisor_tasks.monitoring.standing_work import check_alarms
 from supervisor_tasks.notifications.deliver import notify
+from supervisor_tasks.open_transactions.receipts import collect_receipts
 from supervisor_tasks.provider.inventory import refresh_inventory
 from supervisor_tasks.provider.register import register
 from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.recovery.old_rows import delete_old_rows
-from supervisor_tasks.wallet.receipts import collect_receipts
 from supervisor_tasks.worker import current_context, current_worker
 
 log = structlog.get_logger()

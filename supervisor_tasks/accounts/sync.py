@@ -14,6 +14,7 @@ import structlog
 
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.contract import Contract, Unreadable
+from supervisor_tasks.chain_events.event_logs import alarm_of_unreadable
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import (
     DirectoryBusyError,
@@ -21,14 +22,13 @@ from supervisor_tasks.errors import (
     DirectoryUnavailableError,
     TransientError,
 )
-from supervisor_tasks.indexer.event_logs import alarm_of_unreadable
-from supervisor_tasks.jobs.effect_failures import (
+from supervisor_tasks.execution.effect_failures import (
     DIRECTORY_AWAY,
     DIRECTORY_REFUSES,
     give_back_unexpected,
     given_back_on_failure,
 )
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import Address, EffectKind
 from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.ledger import Ledger
@@ -36,7 +36,7 @@ from supervisor_tasks.ledger.lock_names import directory_lock
 from supervisor_tasks.ledger.outbox import OpenEffect, request
 
 if TYPE_CHECKING:
-    from supervisor_tasks.accounts.directory import Directory, Session
+    from supervisor_tasks.site_services.directory import Directory, Session
 
 log = structlog.get_logger()
 

@@ -38,11 +38,14 @@ from supervisor_tasks.benchmarking.outcome import (
     waits_long,
     why_failed,
 )
-from supervisor_tasks.benchmarking.plan import jobs_of
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError, TransientError
-from supervisor_tasks.jobs.effect_failures import RUN_NOT_PLANNED, given_back_on_failure
-from supervisor_tasks.jobs.exclusive_run import record_run
+from supervisor_tasks.execution.effect_failures import (
+    RUN_NOT_PLANNED,
+    given_back_on_failure,
+)
+from supervisor_tasks.execution.exclusive_run import record_run
+from supervisor_tasks.from_settings.benchmark_plan import jobs_of
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import Verdict
@@ -50,10 +53,6 @@ from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.monitoring.cluster_guard import (
-    require_expected_cluster,
-    require_not_held,
-)
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.job_states import Phase
@@ -64,6 +63,10 @@ from supervisor_tasks.slurm.parsers import (
 )
 from supervisor_tasks.slurm.ssh import LoginRefusedError, our_clock_s
 from supervisor_tasks.slurm.submit_once import Fate, SlurmRecords, fate_of, submit_once
+from supervisor_tasks.slurm_lookup.cluster_guard import (
+    require_expected_cluster,
+    require_not_held,
+)
 
 log = structlog.get_logger()
 

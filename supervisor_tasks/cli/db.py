@@ -18,9 +18,9 @@ from supervisor_tasks.cli.target import target
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import database_url, running_database_url
-from supervisor_tasks.config.postgres_url import for_libpq
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
+from supervisor_tasks.connections.postgres_url import for_libpq
 from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.driver import unavailable

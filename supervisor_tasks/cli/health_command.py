@@ -16,12 +16,12 @@ import psycopg
 from psycopg.errors import UndefinedColumn, UndefinedTable
 
 from supervisor_tasks.cli.target import target
-from supervisor_tasks.config.postgres_url import for_libpq
 from supervisor_tasks.config.running_postgres import (
     default_state_folder,
     no_database,
     running_postgres,
 )
+from supervisor_tasks.connections.postgres_url import for_libpq
 from supervisor_tasks.ledger.driver import unavailable
 from supervisor_tasks.ledger.vital_signs import VitalSigns, vital_signs
 from supervisor_tasks.observability.health import periodic_work, problems

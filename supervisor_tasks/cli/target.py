@@ -4,7 +4,7 @@ too.
 
 from psycopg.conninfo import conninfo_to_dict
 
-from supervisor_tasks.config.postgres_url import for_libpq
+from supervisor_tasks.connections.postgres_url import for_libpq
 
 
 def target(cluster: str, url: str) -> str:

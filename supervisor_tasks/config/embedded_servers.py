@@ -35,7 +35,6 @@ from urllib.parse import quote
 
 import structlog
 
-from supervisor_tasks.config.postgres_url import canonical, for_libpq
 from supervisor_tasks.config.private_files import (
     StateFolderError,
     open_private,
@@ -45,6 +44,7 @@ from supervisor_tasks.config.private_files import (
 from supervisor_tasks.config.running_postgres import no_database, running_postgres
 from supervisor_tasks.config.server_process import ServerProcess
 from supervisor_tasks.config.settings import Settings
+from supervisor_tasks.connections.postgres_url import canonical, for_libpq
 from supervisor_tasks.errors import PermanentError, TransientError
 
 log = structlog.get_logger()

@@ -22,7 +22,7 @@ from pydantic_settings import NoDecode
 from benchmarks import plan
 from benchmarks.label_format import normalised
 from supervisor_tasks.config import ssh_keys
-from supervisor_tasks.config.postgres_url import canonical
+from supervisor_tasks.connections.postgres_url import canonical
 from supervisor_tasks.notifications.delivery_rules import QuietHours
 from supervisor_tasks.provider.offer import normalised_labels
 

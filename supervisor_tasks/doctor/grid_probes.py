@@ -15,7 +15,7 @@ import urllib3
 from cryptography import x509
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-import supervisor_tasks.accounts.directory  # noqa: F401  before the probes' threads import it
+import supervisor_tasks.site_services.directory  # noqa: F401  before the probes' threads import it
 from protos.sbatchapi.v1alpha1.sbatch_pb2 import ChallengeRequest
 from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub
 from supervisor_tasks.bootstrap import channels_of, directory_of

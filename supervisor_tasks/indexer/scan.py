@@ -12,11 +12,12 @@ from sqlalchemy import Connection
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.blocks import BetweenForksError, BlockRange
 from supervisor_tasks.chain.contract import ChainEvent
+from supervisor_tasks.chain_events.claim_ownership import drop_foreign_claims
+from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
+from supervisor_tasks.chain_events.event_logs import decode_logs
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.indexer.claim_ownership import drop_foreign_claims
-from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
-from supervisor_tasks.indexer.event_logs import decode_logs
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.indexer.reorg import (
     end_doubts,
     find_fork,
@@ -25,7 +26,6 @@ from supervisor_tasks.indexer.reorg import (
 )
 from supervisor_tasks.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM_WAITS
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM

@@ -17,14 +17,14 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
 )
 from supervisor_tasks.jobs.find_submission import listed_records
-from supervisor_tasks.jobs.lookup import record_of
 from supervisor_tasks.jobs.model import EffectKind, Job, obsolete_effects
-from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import may_arrive
 from supervisor_tasks.slurm.submit_token import without_token
+from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm_lookup.lookup import record_of
 
 LOOK_AGAIN_S = 60.0  # between looks while the customer has a token that counts
 

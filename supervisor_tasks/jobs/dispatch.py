@@ -1,7 +1,7 @@
 """Send messages for effects that are due and have no message under way."""
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.exclusive_run import record_run
+from supervisor_tasks.execution.exclusive_run import record_run
 
 
 def dispatch_due_effects(context: WorkerContext) -> None:

@@ -12,13 +12,13 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import EffectCompleted, Event, LimitApplied
-from supervisor_tasks.jobs.lookup import record_of
 from supervisor_tasks.jobs.model import EffectKind, Job, SlurmId
 from supervisor_tasks.jobs.paid import paid_for
 from supervisor_tasks.jobs.size_rules import TIME_LIMIT, excesses, excesses_except
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm_lookup.lookup import record_of
 
 log = structlog.get_logger()
 

@@ -27,12 +27,12 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
 from supervisor_tasks.jobs.model import Address, ChainStatus, Job, JobId, SlurmId
-from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.journal import CutOff, Past
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.monitoring.cluster_guard import require_not_held
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import SlurmRecords, may_arrive
+from supervisor_tasks.slurm_lookup.cluster_guard import require_not_held
+from supervisor_tasks.slurm_lookup.plausible_callbacks import plausible_ids
 
 log = structlog.get_logger()
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import structlog
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.backoff import retry_delay_s
+from supervisor_tasks.execution.backoff import retry_delay_s
+from supervisor_tasks.execution.effect_failures import given_back_on_failure, park
+from supervisor_tasks.execution.exclusive_run import side_by_side
 from supervisor_tasks.jobs.callback_fallback import ConflictingOutcomes
 from supervisor_tasks.jobs.callback_hints import read_callbacks
-from supervisor_tasks.jobs.effect_failures import given_back_on_failure, park
 from supervisor_tasks.jobs.events import (
     Event,
     MoreThanPaid,
@@ -19,7 +20,6 @@ from supervisor_tasks.jobs.events import (
     SlurmRunningObserved,
     stored_name,
 )
-from supervisor_tasks.jobs.exclusive_run import side_by_side
 from supervisor_tasks.jobs.launch_failures import call_operator_for_nodes
 from supervisor_tasks.jobs.model import EffectKind, JobId, Outcome
 from supervisor_tasks.jobs.observe import Observed, observe

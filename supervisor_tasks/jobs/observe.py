@@ -25,7 +25,6 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
 )
 from supervisor_tasks.jobs.launch_failures import launch_failures
-from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.missing_runs import (
     LooksBefore,
     counts,
@@ -41,6 +40,7 @@ from supervisor_tasks.slurm.job_matching import MatchResult, records
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.not_started import FAILS_WITHIN_S
 from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm_lookup.lookup import look_at
 
 log = structlog.get_logger()
 

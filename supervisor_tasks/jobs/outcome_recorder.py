@@ -12,8 +12,8 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
-from supervisor_tasks.jobs import effect_failures
-from supervisor_tasks.jobs.backoff import MAX_WAIT_FOR_LOGIN_S, retry_delay_s
+from supervisor_tasks.execution import effect_failures
+from supervisor_tasks.execution.backoff import MAX_WAIT_FOR_LOGIN_S, retry_delay_s
 from supervisor_tasks.jobs.events import (
     Event,
     SubmissionNotFound,

@@ -10,10 +10,10 @@ import structlog
 
 from supervisor_tasks.chain.contract import refuse_call, report_call
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.backoff import retry_delay_s
-from supervisor_tasks.jobs.effect_failures import given_back_on_failure, park
+from supervisor_tasks.execution.backoff import retry_delay_s
+from supervisor_tasks.execution.effect_failures import given_back_on_failure, park
+from supervisor_tasks.execution.exclusive_run import exclusive
 from supervisor_tasks.jobs.events import ChainStatusObserved
-from supervisor_tasks.jobs.exclusive_run import exclusive
 from supervisor_tasks.jobs.model import (
     ChainStatus,
     EffectKind,

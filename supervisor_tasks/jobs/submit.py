@@ -7,7 +7,7 @@ search comes when nothing that was sent can arrive any more.
 
 The worker also searches for three kinds of jobs before it submits them, because SLURM
 may have them already. First, jobs whose claim the ledger does not remember
-(indexer/claim_ownership.py): another ledger may have submitted the job, or this one did
+(chain_events/claim_ownership.py): another ledger may have submitted the job, or this one did
 and has lost it. Second, jobs that we gave back and claimed again: we may have
 submitted them before. Third, jobs that the customer's login session got a token for: it
 may have said that nothing ran, and may have submitted the job itself.
@@ -47,15 +47,15 @@ from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.trace import Value
 from supervisor_tasks.ledger.journal import Past
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.monitoring.cluster_guard import (
-    require_expected_cluster,
-    require_not_held,
-)
 from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.submit_once import Fate, fate_of, submit_once
+from supervisor_tasks.slurm_lookup.cluster_guard import (
+    require_expected_cluster,
+    require_not_held,
+)
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from supervisor_tasks.config.postgres_url import for_libpq
+from supervisor_tasks.connections.postgres_url import for_libpq
 from supervisor_tasks.errors import LedgerLoginRefusedError, LedgerUnavailableError
 
 # all connections of one process have one name, which begins with this word

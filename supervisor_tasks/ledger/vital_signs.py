@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from supervisor_tasks.config.postgres_url import for_libpq
+from supervisor_tasks.connections.postgres_url import for_libpq
 
 CONNECT_TIMEOUT_S = 5
 _PERIODIC_RUNS = "SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 FROM periodic_runs WHERE cluster = %s"

@@ -179,7 +179,7 @@ def _retention(state: LedgerState, settings: RuleSettings) -> bool:
     )
 
 
-# The claim has no rule: indexer/new_blocks.py and wallet/receipts.py send it when the
+# The claim has no rule: indexer/new_blocks.py and open_transactions/receipts.py send it when the
 # contract has something to claim.
 RULES = {
     "dispatch_due_effects": Rule(

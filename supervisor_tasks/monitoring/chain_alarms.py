@@ -10,7 +10,7 @@ from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.chain.rpc.endpoint_health import Health
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs import claim_backoff
+from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition, Duration
 from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
@@ -82,7 +82,7 @@ def _oldest_open(context: WorkerContext) -> Duration:
     answered. All others wait behind it.
 
     The alarm TRANSACTION_STUCK has a second reason: the transaction needs a fee above
-    the limit (wallet/resubmit.py).
+    the limit (open_transactions/resubmit.py).
     """
     return Duration(context.ledger.facts, AlarmName.TRANSACTION_STUCK.value)
 

@@ -13,18 +13,13 @@ from supervisor_tasks.benchmarking.cleanup import (
 )
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.oversize import end_when_quiet
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.registrations import NODES
-from supervisor_tasks.monitoring.cluster_guard import (
-    AnotherSlurmError,
-    compare_cluster,
-    record_controller_start,
-)
 from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
     FAILED_TRIES,
@@ -32,6 +27,11 @@ from supervisor_tasks.monitoring.slurm_tries import (
     SLURM_ANSWERED,
     TRIES,
     check_is_due,
+)
+from supervisor_tasks.slurm_lookup.cluster_guard import (
+    AnotherSlurmError,
+    compare_cluster,
+    record_controller_start,
 )
 
 log = structlog.get_logger()

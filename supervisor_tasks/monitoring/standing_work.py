@@ -5,8 +5,8 @@ not continue by itself, add up the counters, and delete old callbacks.
 import structlog
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.effect_failures import watch_effects
-from supervisor_tasks.jobs.exclusive_run import record_run
+from supervisor_tasks.execution.effect_failures import watch_effects
+from supervisor_tasks.execution.exclusive_run import record_run
 from supervisor_tasks.monitoring.heartbeat_alarm import check_heartbeats
 
 log = structlog.get_logger()

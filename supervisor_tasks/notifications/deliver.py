@@ -13,12 +13,11 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.config.logging import cleaned
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarm_meanings import CRITICAL, Meaning, meaning_of
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import OpenMessage
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.notifications.channels import Channel, DeliveryError, Notifier
 from supervisor_tasks.notifications.delivery_rules import plan
 from supervisor_tasks.notifications.incident_messages import (
     TEST,
@@ -26,6 +25,7 @@ from supervisor_tasks.notifications.incident_messages import (
     MessageKind,
     Notice,
 )
+from supervisor_tasks.site_services.channels import Channel, DeliveryError, Notifier
 
 log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor_tasks.config.postgres_url import for_libpq
+from supervisor_tasks.connections.postgres_url import for_libpq
 from supervisor_tasks.errors import SupervisorError
 
 TIMEOUT_S = 3.0

@@ -6,15 +6,15 @@ from collections import Counter
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.registrations import NODES, Registrations
-from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.offer import Machine
 from supervisor_tasks.provider.registration_rules import shows_nodes
 from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
 
 MISSED_AFTER_S = 300.0  # a restart of slurmctld or a boot of the nodes is shorter
 MAX_ERROR_CHARS = 500  # characters of an error

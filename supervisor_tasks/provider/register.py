@@ -13,7 +13,7 @@ from supervisor_tasks.chain.contract import register_call
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.config.settings import USUAL_PRICES
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import (
     StoredMeasurement,

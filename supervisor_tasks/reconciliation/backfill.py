@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from supervisor_tasks.chain.contract import Contract
+from supervisor_tasks.chain_events.claim_ownership import classify_claims
+from supervisor_tasks.chain_events.event_logs import decode_logs
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.indexer.claim_ownership import classify_claims
-from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import Address, JobId
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM

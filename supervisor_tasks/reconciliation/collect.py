@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.chain.contract import ChainEvent, Contract
+from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import (
     ProviderUnknownError,
     SupervisorError,
     TransientError,
 )
-from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.events import (
     Claimed,
@@ -25,9 +25,7 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
-from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import (
@@ -41,7 +39,6 @@ from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import continuous_uptime_s
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.reconciliations import Begun
-from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.models import JobSummary
 from supervisor_tasks.reconciliation.snapshot import (
@@ -58,6 +55,9 @@ from supervisor_tasks.reconciliation.snapshot import (
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.parsers import JobRecord, QuestionRefusedError
 from supervisor_tasks.slurm.script_matching import ScriptSearch
+from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm_lookup.lookup import look_at
+from supervisor_tasks.slurm_lookup.plausible_callbacks import plausible_ids
 
 ASKED_AT_ONCE = 1000
 TRACED_AT_ONCE = 50

@@ -15,8 +15,8 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError, TransientError
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.events import stored_name
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.alarms import (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.periodic_run_names import OLD_ROWS_DELETED
 from supervisor_tasks.ledger.retention import Retention
 

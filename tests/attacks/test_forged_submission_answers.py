@@ -23,7 +23,6 @@ from supervisor_tasks.jobs.events import (
     Submitted,
     ToppedUp,
 )
-from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import (
     Address,
     ChainStatus,
@@ -36,6 +35,7 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import over_ssh
+from supervisor_tasks.slurm_lookup.lookup import look_at
 from tests.support.carrying import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos

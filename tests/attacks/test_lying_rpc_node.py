@@ -32,8 +32,8 @@ from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.rpc.endpoint_health import PATIENCE_S, Health
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.chain.rpc.unanswered import BUSY_COUNTS_LESS, COUNTED_S
-from supervisor_tasks.indexer import cross_check
-from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
+from supervisor_tasks.chain_events import cross_check
+from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName

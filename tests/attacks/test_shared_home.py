@@ -10,7 +10,7 @@ import pytest
 
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.effect_failures import watch_effects
+from supervisor_tasks.execution.effect_failures import watch_effects
 from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.slurm.cluster import Cluster

@@ -18,12 +18,12 @@ from devgrid.faults.network_proxy import Proxy
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.tls import Certificates, make_certificates
-from supervisor_tasks.accounts.directory import Directory
 from supervisor_tasks.bootstrap import directory_of, slurm_services
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.errors import DirectoryRefusedError
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
+from supervisor_tasks.site_services.directory import Directory
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.images.machines import RELEASE, Machine

@@ -32,11 +32,11 @@ from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.monitoring.cluster_guard import record_controller_start
 from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.squeue import FIELDS
 from supervisor_tasks.slurm.ssh import Ssh
+from supervisor_tasks.slurm_lookup.cluster_guard import record_controller_start
 from tests.support.ledger import emptied
 from tests.support.load_figures import Figure, show
 

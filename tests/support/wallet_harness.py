@@ -22,8 +22,8 @@ from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.open_transactions.receipts import follow_once
 from supervisor_tasks.wallet.fees import Bounds
-from supervisor_tasks.wallet.receipts import follow_once
 from supervisor_tasks.wallet.wallet import Wallet, Write
 
 DEFINITION = JobDefinition(

@@ -19,8 +19,8 @@ from tests.support.reference.source import parsed
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = "supervisor_tasks"
 PRODUCT = (ROOT, "grpc_callbacks", "plugins", "benchmarks")
-# what a worker starts with; may import anything
-PROCESS = {"tasks", "signals", "worker", "bootstrap", "lifecycle"}
+# what a process starts with; may import anything
+PROCESS = {"tasks", "signals", "worker", "bootstrap", "lifecycle", "beat"}
 WORKFLOWS = {
     "accounts",
     "benchmarking",
@@ -28,24 +28,26 @@ WORKFLOWS = {
     "jobs",
     "monitoring",
     "notifications",
+    "open_transactions",
     "provider",
     "reconciliation",
     "recovery",
-    "wallet",
 }
-CLIENTS = {"chain", "slurm", "grid"}
+# what several workflows use
+COMMON = {"chain_events", "execution", "slurm_lookup", "monitoring", "wallet"}
+CLIENTS = {"chain", "slurm", "grid", "site_services"}
 # config: settings, logging and the embedded servers
-LEAVES = {"crash_points", "config", "instruments"}
+LEAVES = {"connections", "crash_points", "config", "instruments"}
 MAY_IMPORT = {
-    **dict.fromkeys(WORKFLOWS, CLIENTS | LEAVES | {"context", "ledger", "monitoring"}),
-    # instruments: how long a call took
-    **{key: {"crash_points", "instruments"} for key in CLIENTS},
-    "context": CLIENTS | {"ledger", "accounts", "notifications", "wallet"},
+    **dict.fromkeys(
+        WORKFLOWS | COMMON, CLIENTS | LEAVES | COMMON | {"context", "ledger"}
+    ),
+    **{key: {"connections", "crash_points", "instruments"} for key in CLIENTS},
+    "context": CLIENTS | {"ledger", "wallet"},
+    "from_settings": CLIENTS | LEAVES,
     "ledger": LEAVES,
     "messaging": LEAVES | {"ledger", "monitoring"},
-    "config": set[str](),
-    "crash_points": set[str](),
-    "instruments": set[str](),
+    **{key: {"connections"} for key in LEAVES},
     "observability": CLIENTS | LEAVES | {"ledger"},
     "cli": CLIENTS
     | LEAVES
@@ -54,31 +56,19 @@ MAY_IMPORT = {
         "monitoring",
         "observability",
         "doctor",
-        "benchmarking",
+        "from_settings",
         "recovery",
         "bootstrap",
     },
-    "doctor": CLIENTS
-    | LEAVES
-    | {"ledger", "observability", "context", "accounts", "bootstrap"},
+    "doctor": CLIENTS | LEAVES | {"ledger", "observability", "context", "bootstrap"},
     "dashboard": LEAVES | {"ledger"},
 }
 # workflows that others call; between packages, no workflow imports another one
 SHARED = {
-    "indexer.claim_ownership": "reconciliation reads old claims",
-    "indexer.cross_check": "receipts and old claims are cross-checked as well",
-    "indexer.event_logs": "receipts and old claims have logs as well",
     "jobs.claim": "indexer.new_blocks looks whether a job is claimable",
-    "jobs.claim_backoff": "receipts and chain_alarms count claims that revert",
-    "jobs.effect_failures": "accounts and benchmark runs are effects, too",
-    "jobs.exclusive_run": "one way to run a workflow in one process at a time",
-    "jobs.lookup": "the sweep asks SLURM as the monitor does",
     "jobs.oversize": "slurm_health ends its alarm",
-    "jobs.plausible_callbacks": "the sweep judges callbacks as the search for a submission does",
     "benchmarking.cleanup": "slurm_health has it done when SLURM answers for the first time",
-    "monitoring": "alarms and guards are asked by all workflows",
-    "wallet.gas": "a claim is estimated",
-    "wallet.wallet": "reports, claims and registrations are written",
+    "from_settings.benchmark_plan": "a run has the jobs of its plan",
 }
 
 
@@ -161,9 +151,9 @@ def test_shared_workflows__each__is_imported_by_another_package() -> None:
     ] == []
 
 
-# Four that the layout gives to two modules each: plugins import nothing of the
-# supervisor, and benchmarks act on nothing.
-NAMES_OF_TWO = {"context", "crash_points", "model", "plan"}
+# Three that the layout gives to two modules each: plugins import nothing of the
+# supervisor.
+NAMES_OF_TWO = {"context", "crash_points", "model"}
 
 
 def test_names__of_modules__are_used_once_in_the_product() -> None:

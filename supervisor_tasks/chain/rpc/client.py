@@ -11,10 +11,10 @@ import requests
 from web3 import HTTPProvider
 from web3.types import RPCEndpoint
 
-from supervisor_tasks.chain.rpc.bounded_http import prepared_session
 from supervisor_tasks.chain.rpc.response_schema import is_bytes, matches_schema
 from supervisor_tasks.config.redaction import hiding
 from supervisor_tasks.config.url_secrets import all_keys, shown
+from supervisor_tasks.connections.bounded_http import prepared_session
 from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.instruments import RPC_CALLS, RPC_REQUESTS, timed
 

@@ -23,7 +23,6 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from supervisor_tasks import bootstrap
-from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
 from supervisor_tasks.accounts.sync import MAX_BUSY_IN_A_ROW, make_due
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
@@ -31,6 +30,7 @@ from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableE
 from supervisor_tasks.jobs.model import Address, EffectKind
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
+from supervisor_tasks.site_services.directory import AccountForm, Directory, Member
 from tests.support.commands import supervisor
 from tests.support.grid_assertions import rows
 from tests.support.ledger import migrated

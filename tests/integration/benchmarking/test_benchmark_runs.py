@@ -23,7 +23,7 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.benchmarking.model import NICE, BenchmarkState
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.effect_failures import watch_effects
+from supervisor_tasks.execution.effect_failures import watch_effects
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore

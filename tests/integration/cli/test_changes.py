@@ -11,7 +11,7 @@ from sqlalchemy import Engine, make_url, text
 
 from supervisor_tasks.cli.context import operator
 from supervisor_tasks.cli.exit_codes import ExitCode
-from supervisor_tasks.jobs.effect_failures import park
+from supervisor_tasks.execution.effect_failures import park
 from supervisor_tasks.jobs.events import ScriptFetched, SlurmCompleted, SubmitStarted
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger.alarms import AlarmName, Switch

@@ -38,7 +38,7 @@ from supervisor_tasks.cli.context import CliContext, operator
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.config.settings import Settings, load
-from supervisor_tasks.jobs.effect_failures import park
+from supervisor_tasks.execution.effect_failures import park
 from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,

@@ -82,7 +82,7 @@ def test_sigterm__process_is_not_the_first__keeps_the_default(tmp_path: Path) ->
     [
         (
             ("celery", "-A", "supervisor_tasks", "beat"),
-            "supervisor_tasks.messaging.ledger_beat",
+            "supervisor_tasks.beat",
         ),
         (
             ("celery", "-A", "supervisor_tasks", "flower"),

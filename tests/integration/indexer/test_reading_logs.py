@@ -19,12 +19,11 @@ from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
-from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
 from supervisor_tasks.accounts.sync import make_accounts
 from supervisor_tasks.chain.contract import NEW_JOB
-from supervisor_tasks.chain.rpc.bounded_http import MAX_BYTES
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.rpc.failover import Endpoints
+from supervisor_tasks.connections.bounded_http import MAX_BYTES
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.indexer.new_blocks import MAX_CUSTOMER_BLOCKS, NewBlocks
 from supervisor_tasks.indexer.scan import scan
@@ -34,6 +33,7 @@ from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.reconciliation import backfill
+from supervisor_tasks.site_services.directory import AccountForm, Directory, Member
 from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (

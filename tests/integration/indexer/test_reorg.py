@@ -46,7 +46,7 @@ from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.wallet.receipts import collect_receipts
+from supervisor_tasks.open_transactions.receipts import collect_receipts
 from tests.support.ledger import emptied, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 

@@ -14,7 +14,7 @@ from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.abi_codec import event, function
 from supervisor_tasks.chain.contract import CLAIMED, TOPICS, report_call
-from supervisor_tasks.indexer.event_logs import decode_logs
+from supervisor_tasks.chain_events.event_logs import decode_logs
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, State, StatusUpdate

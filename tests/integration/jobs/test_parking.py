@@ -19,14 +19,14 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import LedgerUnavailableError, TransientError
-from supervisor_tasks.grid.grpc_channels import Channels
-from supervisor_tasks.grid.job_log import GridLogger
-from supervisor_tasks.jobs.callback_fallback import CALLBACKS_AT_ONCE, poll_delay_s
-from supervisor_tasks.jobs.effect_failures import (
+from supervisor_tasks.execution.effect_failures import (
     given_back_on_failure,
     park,
     watch_effects,
 )
+from supervisor_tasks.grid.grpc_channels import Channels
+from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.jobs.callback_fallback import CALLBACKS_AT_ONCE, poll_delay_s
 from supervisor_tasks.jobs.events import (
     CallbackReceived,
     SlurmCompleted,

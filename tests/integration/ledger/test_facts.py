@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 
 import supervisor_tasks
 from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
-from supervisor_tasks.jobs.claim_backoff import REVERT_STREAKS
+from supervisor_tasks.execution.claim_backoff import REVERT_STREAKS
 from supervisor_tasks.ledger import facts as module
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.fact_store import Facts

@@ -22,6 +22,7 @@ from devgrid.processes import wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.events import (
     CallbackReceived,
     CancelRequested,
@@ -40,7 +41,6 @@ from supervisor_tasks.jobs.events import (
     Submitted,
     ToppedUp,
 )
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import (
     Address,
     ChainStatus,

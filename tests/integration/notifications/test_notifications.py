@@ -32,22 +32,22 @@ from devgrid.processes import wait_until
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
+from supervisor_tasks.from_settings.notification_channels import notifier_of
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
-from supervisor_tasks.notifications.channels import (
+from supervisor_tasks.notifications.deliver import FIRST_WAIT_S, notify
+from supervisor_tasks.notifications.delivery_rules import Policy, plan
+from supervisor_tasks.notifications.forms import json_form
+from supervisor_tasks.site_services.channels import (
     Command,
     Mail,
     Notifier,
     SmtpSecurity,
     Webhook,
 )
-from supervisor_tasks.notifications.deliver import FIRST_WAIT_S, notify
-from supervisor_tasks.notifications.delivery_rules import Policy, plan
-from supervisor_tasks.notifications.forms import json_form
-from supervisor_tasks.notifications.from_settings import notifier_of
 from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied, migrated, through
 from tests.support.receivers import (
@@ -370,7 +370,7 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.deliver import notify
-from supervisor_tasks.notifications.from_settings import notifier_of
+from supervisor_tasks.from_settings.notification_channels import notifier_of
 settings = load(Need.NOTIFY)
 notify(Ledger(open_engine(settings), settings.cluster_name, lambda _: None), notifier_of(settings))
 """

@@ -32,10 +32,10 @@ from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.open_transactions.receipts import collect_receipts
 from supervisor_tasks.provider.offer import Machine, Prices
 from supervisor_tasks.provider.register import register
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
-from supervisor_tasks.wallet.receipts import collect_receipts
 from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied, migrated
 from tests.support.wallet_harness import gas_limit, held

@@ -35,7 +35,6 @@ from supervisor_tasks.ledger.heartbeats import (
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.monitoring.cluster_guard import record_controller_start
 from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
 from supervisor_tasks.reconciliation.collect import has_unstored_claims
 from supervisor_tasks.reconciliation.rules import find_discrepancies
@@ -48,6 +47,7 @@ from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
+from supervisor_tasks.slurm_lookup.cluster_guard import record_controller_start
 from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 
 REPORT = {"again_s": 900.0, "held": {}}

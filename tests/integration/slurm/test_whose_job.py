@@ -16,7 +16,6 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.events import SubmitStarted, Submitted
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
-from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId, State
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import Cluster
@@ -26,6 +25,7 @@ from supervisor_tasks.slurm.parsers import JobRecord, QuestionRefusedError
 from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm_lookup.lookup import look_at
 from tests.support.submission_env import CUSTOMER, LIVE, PATHS, SubmissionEnv
 from tests.support.transports import OnlySsh, only_ssh
 

@@ -28,12 +28,13 @@ from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
-from supervisor_tasks.chain.rpc import bounded_http, failover
+from supervisor_tasks.chain.rpc import failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcError, RpcUnavailableError
 from supervisor_tasks.chain.rpc.endpoint_health import BEHIND_BLOCKS, Health
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
-from supervisor_tasks.indexer import cross_check
+from supervisor_tasks.chain_events import cross_check
+from supervisor_tasks.connections import bounded_http
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId
 from supervisor_tasks.ledger.alarms import AlarmName

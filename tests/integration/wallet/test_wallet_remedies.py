@@ -17,14 +17,14 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.abi_codec import function
 from supervisor_tasks.chain.contract import CLAIM, report_call
 from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.indexer.scan import scan
-from supervisor_tasks.jobs import claim_backoff
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.open_transactions.resubmit import MAX_CERTAIN
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import TransactionFields
-from supervisor_tasks.wallet.resubmit import MAX_CERTAIN
 from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
 from tests.support.rpc_proxies import refusing_node
 from tests.support.wallet_harness import (

@@ -18,8 +18,11 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM, report_call
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.execution.effect_failures import (
+    given_back_on_failure,
+    watch_effects,
+)
 from supervisor_tasks.jobs.claim import claim
-from supervisor_tasks.jobs.effect_failures import given_back_on_failure, watch_effects
 from supervisor_tasks.jobs.events import (
     ScriptFetched,
     SlurmCompleted,

@@ -8,10 +8,10 @@ import pytest
 
 from supervisor_tasks.config.needs import NOTIFY_KEYS, Need
 from supervisor_tasks.config.settings import Settings, SettingsError, load
-from supervisor_tasks.notifications.channels import Command, Mail, SmtpSecurity, Webhook
+from supervisor_tasks.from_settings.notification_channels import notifier_of
 from supervisor_tasks.notifications.delivery_rules import QuietHours
-from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.notifications.incident_messages import TEST
+from supervisor_tasks.site_services.channels import Command, Mail, SmtpSecurity, Webhook
 
 MAIL = {
     "NOTIFY_MAIL_TO": "ops@example.org, boss@example.org",

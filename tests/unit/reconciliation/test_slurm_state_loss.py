@@ -10,14 +10,14 @@ from supervisor_tasks.jobs.find_submission import require_never_ran
 from supervisor_tasks.jobs.model import ChainStatus, Job, State
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.ledger.facts import SlurmStart
-from supervisor_tasks.monitoring.cluster_guard import (
+from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
+from supervisor_tasks.slurm.interface import Controller
+from supervisor_tasks.slurm.parsers import CommandAnswer, next_id
+from supervisor_tasks.slurm_lookup.cluster_guard import (
     JUST_STARTED_S,
     first_id,
     is_unrecorded_start,
 )
-from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
-from supervisor_tasks.slurm.interface import Controller
-from supervisor_tasks.slurm.parsers import CommandAnswer, next_id
 from tests.support.job_histories import CLAIM
 from tests.support.slurm_samples import recorded
 

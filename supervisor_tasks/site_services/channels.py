@@ -28,9 +28,9 @@ from urllib.parse import quote
 
 import requests
 
-from supervisor_tasks.chain.rpc.bounded_http import session
 from supervisor_tasks.config.redaction import Hide, hiding
 from supervisor_tasks.config.url_secrets import all_keys
+from supervisor_tasks.connections.bounded_http import session
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.notifications.delivery_rules import Policy
 from supervisor_tasks.notifications.forms import json_form, mail_form

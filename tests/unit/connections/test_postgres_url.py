@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from supervisor_tasks.config.postgres_url import canonical, for_libpq
+from supervisor_tasks.connections.postgres_url import canonical, for_libpq
 
 LOGIN = {"user": "u", "password": "p"}
 TEXTS = st.text(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import structlog
 
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.jobs.backoff import retry_delay_s
+from supervisor_tasks.execution.backoff import retry_delay_s
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import PARKED_AFTER, OpenEffect

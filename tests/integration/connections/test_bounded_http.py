@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 
-from supervisor_tasks.chain.rpc.bounded_http import NotAcceptedError, prepared_session
 from supervisor_tasks.chain.rpc.client import Rpc
+from supervisor_tasks.connections.bounded_http import NotAcceptedError, prepared_session
 
 ANSWER = b'[{"jsonrpc": "2.0", "id": 0, "result": "0x1"}]'
 REDIRECT = 307

@@ -3,12 +3,12 @@ from collections.abc import Sequence
 import pytest
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.jobs.plausible_callbacks import (
+from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, can_be_given
+from supervisor_tasks.slurm_lookup.plausible_callbacks import (
     GIVEN_AND_FORGOTTEN,
     GivenIds,
     highest_given,
 )
-from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, can_be_given
 
 OURS, ANOTHER = JobId("ours"), JobId("another")
 GIVEN = GivenIds(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.jobs.backoff import (
+from supervisor_tasks.execution.backoff import (
     MAX_WAIT_FOR_LOGIN_S,
     MAX_WAIT_S,
     retry_delay_s,

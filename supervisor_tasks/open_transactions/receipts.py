@@ -10,19 +10,19 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.chain.contract import ChainEvent
+from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
+from supervisor_tasks.chain_events.event_logs import decode_logs
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
-from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
-from supervisor_tasks.indexer.event_logs import decode_logs
-from supervisor_tasks.jobs import claim_backoff
+from supervisor_tasks.execution import claim_backoff
+from supervisor_tasks.execution.exclusive_run import exclusive
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
-from supervisor_tasks.jobs.exclusive_run import exclusive
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.ledger.transactions import Mined, Sent
+from supervisor_tasks.open_transactions.resubmit import resubmit_pending
 from supervisor_tasks.wallet.gas import RevertedError
-from supervisor_tasks.wallet.resubmit import resubmit_pending
 
 log = structlog.get_logger()
 

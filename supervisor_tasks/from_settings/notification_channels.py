@@ -6,20 +6,20 @@ from pydantic import SecretStr
 
 from supervisor_tasks.config.redaction import hiding
 from supervisor_tasks.config.settings import Settings
-from supervisor_tasks.notifications.channels import (
-    Channel,
-    Command,
-    Mail,
-    Notifier,
-    SmtpSecurity,
-    Webhook,
-)
 from supervisor_tasks.notifications.delivery_rules import Policy
 from supervisor_tasks.notifications.forms import (
     ALERTMANAGER_REPEAT_S,
     alertmanager_form,
     json_form,
     slack_form,
+)
+from supervisor_tasks.site_services.channels import (
+    Channel,
+    Command,
+    Mail,
+    Notifier,
+    SmtpSecurity,
+    Webhook,
 )
 
 ALERTS = "/api/v2/alerts"  # of Alertmanager

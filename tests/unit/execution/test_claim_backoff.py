@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.jobs.claim_backoff import revert_delay_s
+from supervisor_tasks.execution.claim_backoff import revert_delay_s
 
 
 @pytest.mark.parametrize(

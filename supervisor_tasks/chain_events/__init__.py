@@ -1,0 +1,1 @@
+"""What several workflows make of the contract's logs and receipts."""

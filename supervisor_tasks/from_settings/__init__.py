@@ -1,0 +1,1 @@
+"""What bootstrap.py makes of the settings."""

@@ -1,0 +1,1 @@
+"""What becomes of the transactions that were sent, and what those still open need."""

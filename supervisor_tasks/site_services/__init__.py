@@ -1,0 +1,1 @@
+"""Clients of the site's own services: the directory, and the channels of messages."""

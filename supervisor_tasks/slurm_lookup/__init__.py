@@ -1,0 +1,1 @@
+"""What several workflows look up in SLURM, and whether it is the ledger's SLURM."""
