@@ -14,6 +14,7 @@ from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.config import logging as logs
+from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.needs import SlurmAccess
 from supervisor_tasks.config.settings import USUAL_PRICES, Settings
 from supervisor_tasks.context import (
@@ -74,7 +75,7 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
         settings.effective_log_level, settings.secret_values(), settings.cluster_name
     )
     dispatcher = TaskDispatcher(app)
-    engine = open_engine(settings)
+    engine = open_engine(database_url(settings))
     tracer = tracer_of(
         settings, "worker", Journal(engine, settings.cluster_name).history
     )

@@ -57,7 +57,7 @@ class CliContext:
         about one cluster.
         """
         url = running_database_url(self.settings)
-        engine = open_engine(self.settings, connections=3, url=url)
+        engine = open_engine(url, connections=3)
         self.shown.target = target(self.settings.cluster_name, url)
         typer.echo(self.shown.target, err=True)
         return engine

@@ -265,7 +265,7 @@ def _recorded(cli: CliContext, url: str, will: str, reason: str) -> Iterator[Non
     if not will:
         yield
         return
-    engine = open_engine(cli.settings, connections=1, url=url)
+    engine = open_engine(url, connections=1)
     texts = {
         "operator": operator(),
         "command": "db upgrade",

@@ -55,7 +55,7 @@ def metrics(
     logs.log_crashes()
     warn_of_mistyped()
     address, url = listen or settings.metrics_address, running_database_url(settings)
-    engine = open_engine(settings, connections=3, url=url)
+    engine = open_engine(url, connections=3)
     overview = Overview(
         engine, cluster
     )  # and not cli.overview, which refuses a cluster before its fleet has begun to work

@@ -86,9 +86,7 @@ class LedgerReader:
         fleet's own runs.
         """
         url = running_database_url(self.settings)
-        return open_engine(
-            self.settings, connections=CONNECTIONS, url=url, options=READ_ONLY
-        )
+        return open_engine(url, connections=CONNECTIONS, options=READ_ONLY)
 
     def jobs(self, question: str = "") -> JobList:
         """The jobs that the question names; without one, all that are neither settled

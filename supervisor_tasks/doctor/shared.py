@@ -117,7 +117,7 @@ class Examined:
         return Shared(name, make, self.until_s - MARGIN_S)
 
     def _engine(self) -> Engine:
-        engine = open_engine(self.settings, CONNECTIONS, self.url.get())
+        engine = open_engine(self.url.get(), CONNECTIONS)
         server_version(engine)
         return engine
 

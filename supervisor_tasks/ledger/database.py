@@ -11,8 +11,6 @@ from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
 
-from supervisor_tasks.config.embedded_servers import database_url
-from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.driver import CONNECTING, process_name, unavailable
 
@@ -45,22 +43,16 @@ class _Pool(QueuePool):
             ) from error
 
 
-def open_engine(
-    settings: Settings,
-    connections: int = CONNECTIONS,
-    url: str | None = None,
-    options: str = "",
-) -> Engine:
+def open_engine(url: str, connections: int = CONNECTIONS, options: str = "") -> Engine:
     """The engine of the ledger's database. Errors hide the parameters, which may be
     scripts or signed bytes.
 
-    Without `url` it is the settings' database, and an embedded Postgres is started if
-    they name none. `options` are those of the server for each connection, as `-c
-    name=value`.
+    `url` has SQLAlchemy's form. `options` are those of the server for each connection,
+    as `-c name=value`.
     """
     given = {"options": options} if options else {}
     engine = create_engine(
-        url or database_url(settings),
+        url,
         poolclass=_Pool,
         pool_size=connections,
         pool_timeout=WAIT_FOR_CONNECTION_S,

@@ -13,6 +13,7 @@ import pytest
 
 from grpc_callbacks.room import MAX_CALLBACKS, MAX_WHEN_OVER, CallbackOrigin
 from plugins.channel import SupervisorTarget, open_channel
+from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.callbacks import (
     DELETE_EVERY_S,
@@ -145,7 +146,7 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
         "UPDATE callbacks SET read_at = now() - make_interval(secs => :ago_s)",
         ago_s=STRANGE_KEPT_S + 1,
     )
-    engine = open_engine(load(environment=site.environment))
+    engine = open_engine(database_url(load(environment=site.environment)))
     assert (
         CallbackReader(engine, "here", PeriodicRuns(engine, "here")).purge_unknown()
         == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB] - 1

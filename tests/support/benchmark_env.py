@@ -26,6 +26,7 @@ from devgrid.cluster.linux_users import admin
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.benchmarking.runner import benchmark
+from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import BenchmarkServices, WorkerContext
 from supervisor_tasks.ledger.database import open_engine
@@ -236,7 +237,7 @@ def main(config: Path) -> None:
         partition="main",
         public_address="supervisor.example.com:1",
     )
-    engine = open_engine(load(environment=parameters["environment"]))
+    engine = open_engine(database_url(load(environment=parameters["environment"])))
     site = measuring(site_of(engine, cluster), cluster, parameters["names"])
     while site.ledger.benchmarks.under_way() is not None:
         run_benchmark_task(site)

@@ -18,6 +18,7 @@ from devgrid.processes import Processes
 from devgrid.services.start import start_server
 from devgrid.state_folder import new_state_folder, private_processes, remove
 from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.events import (
     Claimed,
@@ -50,7 +51,7 @@ def migrated() -> Iterator[tuple[Engine, dict[str, str]]]:
     with private_processes() as processes:
         _execute(admin, f"CREATE DATABASE {name} TEMPLATE {MODEL}")
         environment = _environment(processes.folder, admin.url.set(database=name))
-        engine = open_engine(load(environment=environment))
+        engine = open_engine(database_url(load(environment=environment)))
         yield engine, environment
         engine.dispose()
     _execute(admin, f"DROP DATABASE {name} WITH (FORCE)")

@@ -26,6 +26,7 @@ from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
+from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import LastClusterCheck, SlurmServices, WorkerContext
 from supervisor_tasks.grid.job_log import GridLogger
@@ -574,7 +575,7 @@ def main(world: Path, effect_id: int) -> None:
             Path(config["jwt_key"]),
             Path(config["homes"]),
         )
-    engine = open_engine(load(environment=config["environment"]))
+    engine = open_engine(database_url(load(environment=config["environment"])))
     site = site_of(engine, cluster)
     carry_out(site, effect_id)
     cluster.close()

@@ -1,5 +1,5 @@
 """Brings the ledger's tables up to date: `supervisor db upgrade`; for a developer also
-the command `alembic`.
+the command `alembic -x url=postgresql+psycopg://... upgrade head`.
 
 Several processes may try at once: an advisory lock lets one go first. A table that is
 locked by a long transaction makes the migration fail soon: a change that waits for a
@@ -13,8 +13,6 @@ import structlog
 from alembic import context
 from sqlalchemy import Connection, NullPool, create_engine, text
 
-from supervisor_tasks.config.embedded_servers import database_url
-from supervisor_tasks.config.settings import load_or_exit, or_exit
 from supervisor_tasks.ledger.tables import METADATA
 
 log = structlog.get_logger()
@@ -60,11 +58,24 @@ def take_turn(connection: Connection) -> None:
     connection.commit()
 
 
-with or_exit():
-    url = context.config.attributes.get("url") or database_url(load_or_exit())
+def url_of_database() -> str:
+    """The URL that the caller gave, in SQLAlchemy's form. Raises ValueError if there is
+    none.
+    """
+    given = context.get_x_argument(as_dictionary=True).get("url")
+    url = context.config.attributes.get("url") or given
+    if not isinstance(url, str):
+        raise ValueError(
+            "found no URL; expected that of a database, as `alembic -x url=postgresql+psycopg://... check`"
+        )
+    return url
+
+
 # No pool: a connection that came back to one after an error would keep the lock, and
 # the next try would wait for itself.
-engine = create_engine(url, poolclass=NullPool, connect_args={"options": OPTIONS})
+engine = create_engine(
+    url_of_database(), poolclass=NullPool, connect_args={"options": OPTIONS}
+)
 with engine.connect() as connection:
     take_turn(connection)
     context.configure(

@@ -48,7 +48,7 @@ def socket_folder(state: Path) -> Path:
 
 
 def by_engine(settings: Settings) -> None:
-    engine = open_engine(settings)
+    engine = open_engine(database_url(settings))
     with engine.connect() as connection:
         connection.execute(text("SELECT 1"))
     engine.dispose()

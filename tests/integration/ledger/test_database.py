@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from devgrid.processes import wait_until
-from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger import database
 from supervisor_tasks.ledger.database import RESTED_S, open_engine, read_connection
@@ -58,7 +57,7 @@ def test_connect__all_connections_hang__the_ledger_counts_as_unavailable(
 ) -> None:
     monkeypatch.setattr(database, "WAIT_FOR_CONNECTION_S", 0.1)
     url = engine.url.render_as_string(hide_password=False)
-    small = open_engine(Settings(), connections=1, url=url)
+    small = open_engine(url, connections=1)
     with (
         read_connection(small),
         pytest.raises(LedgerUnavailableError, match="each of 1 connections"),

@@ -85,10 +85,11 @@ def engine() -> Iterator[Engine]:
         folder.mkdir()
         server = embedded_servers.postgres(folder)
         start_server(processes, "postgres", server)
-        environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
+        environment = {"PATH": "/usr/bin:/bin"}
         # and the models are what the migrations make
         for command in ("upgrade head", "check"):
-            argv = [sys.executable, "-m", "alembic", *command.split()]
+            argv = [sys.executable, "-m", "alembic", "-x", f"url={server.url}"]
+            argv += command.split()
             subprocess.run(
                 argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True
             )
@@ -739,8 +740,9 @@ from supervisor_tasks.ledger.lock_names import LockName
 from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
-ledger = Ledger(open_engine(load()), "here", lambda _: None)
+ledger = Ledger(open_engine(database_url(load())), "here", lambda _: None)
 with try_advisory_lock(ledger.engine, LockName("work")):
     print(len(ledger.effects.lease([EffectKind.FETCH])), flush=True)
     time.sleep(600)

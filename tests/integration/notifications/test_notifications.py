@@ -366,13 +366,14 @@ def test_notify__one_message_is_always_rejected__delays_no_other(
 WORKER = """
 import sys
 from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.deliver import notify
 from supervisor_tasks.from_settings.notification_channels import notifier_of
 settings = load(Need.NOTIFY)
-notify(Ledger(open_engine(settings), settings.cluster_name, lambda _: None), notifier_of(settings))
+notify(Ledger(open_engine(database_url(settings)), settings.cluster_name, lambda _: None), notifier_of(settings))
 """
 
 
