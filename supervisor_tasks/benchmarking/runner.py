@@ -8,7 +8,6 @@ for its job by name. While SLURM does not answer, everything waits.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 
 import structlog
 
@@ -62,7 +61,7 @@ from supervisor_tasks.slurm.parsers import (
     SlurmUnavailableError,
 )
 from supervisor_tasks.slurm.ssh import LoginRefusedError, our_clock_s
-from supervisor_tasks.slurm.submit_once import Fate, SlurmRecords, fate_of, submit_once
+from supervisor_tasks.slurm.submit_once import Fate, SlurmRecords, fate_of
 from supervisor_tasks.slurm_lookup.cluster_guard import (
     require_expected_cluster,
     require_not_held,
@@ -249,23 +248,14 @@ def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> floa
     """
     if _record(context, one) is not None:
         return _look(context, run, one)
-    submit_once(
-        context.benchmarking.jobs.clock,
-        our_clock_s,
-        partial(_start, context, one),
-        partial(_hand_over, context),
-    )
-    return FIRST_LOOK_S
-
-
-def _start(context: WorkerContext, one: Measurement) -> Measurement | None:
-    """Store that the job is submitted now. Returns None if another worker was faster,
-    or the run was cancelled.
-    """
     user = context.benchmarking.jobs.user
-    if not context.ledger.benchmarks.start_submission(one, user):
-        return None
-    return replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
+    clock = context.benchmarking.jobs.clock()
+    begun_s = our_clock_s()
+    # not if another worker was faster, or the run was cancelled
+    if context.ledger.benchmarks.start_submission(one, user):
+        begun = replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
+        _hand_over(context, begun, clock, begun_s)
+    return FIRST_LOOK_S
 
 
 def _hand_over(

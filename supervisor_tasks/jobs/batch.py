@@ -10,7 +10,7 @@ kind: batch_policies.py.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +23,10 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.instruments import BATCHES, timed
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES, LeaseDue
-from supervisor_tasks.jobs.events import Event, ScriptFetched
-from supervisor_tasks.jobs.group import EffectOutcome, Group, Members
-from supervisor_tasks.jobs.model import EffectKind, Job, JobId
-from supervisor_tasks.jobs.outcome_recorder import OutcomeRecorder, Start
+from supervisor_tasks.jobs.events import ScriptFetched
+from supervisor_tasks.jobs.group import EffectOutcome, Group, Members, Start
+from supervisor_tasks.jobs.model import EffectKind, Job
+from supervisor_tasks.jobs.outcome_recorder import OutcomeRecorder
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
 
 log = structlog.get_logger()
@@ -170,7 +170,7 @@ class Batch:
         if may_be_more or self._is_full(max(map(len, groups))):
             self._asked = True  # more effects may be due
         for members in groups:
-            group = Group(self._context, members, self._start, self._answered)
+            group = Group(self._context, members, self._await_commit)
             done = self._pool.submit(self._in_context, self._policy.carry_out, group)
             self._groups += 1
             self._jobs |= {effect: job for job, effect in members}
@@ -221,10 +221,11 @@ class Batch:
         """Whether the outcomes that wait for their commit fill their memory."""
         return self._unrecorded_bytes > MAX_UNRECORDED_BYTES
 
-    def _answered(self, outcome: EffectOutcome) -> None:
+    def _await_commit(self, item: EffectOutcome | Start) -> None:
+        """Have the thread that runs the batch record an outcome or a start."""
         with self._has_room:
-            self._unrecorded_bytes += _bytes([outcome])
-        self._items.put(outcome)
+            self._unrecorded_bytes += _bytes([item])
+        self._items.put(item)
 
     def _ended(self, group: Group, polls: int, done: "Future[None]") -> None:
         """Answer each effect of the group that has no answer yet, with the error that
@@ -237,11 +238,6 @@ class Batch:
             )
         group.failed(error)
         self._items.put(_Ended(len(group.members), polls))
-
-    def _start(self, events: Mapping[OpenEffect, Event]) -> Mapping[JobId, Job]:
-        start = Start(events)
-        self._items.put(start)
-        return start.committed.result()
 
     # --- outcomes are gathered and recorded -------------------------------------------
 

@@ -59,7 +59,7 @@ def one_by_one(
 
     def carry_out(group: Group) -> None:
         for job, effect in group.members:
-            group.answered(EffectOutcome(effect, work(group.context, job, effect)))
+            group.record(EffectOutcome(effect, work(group.context, job, effect)))
 
     return carry_out
 

@@ -93,7 +93,7 @@ def search_cut_off_submissions(
             found[job.job_id],
             traces.get(job.job_id, []),
         )
-        group.answered(outcome_of(effect, work))
+        group.record(outcome_of(effect, work))
 
 
 def _searchable(
@@ -108,7 +108,7 @@ def _searchable(
             try:
                 require_settled(group.context, job)
             except TransientError as error:
-                group.answered(EffectOutcome(effect, error=error))
+                group.record(EffectOutcome(effect, error=error))
                 continue
         searchable.append((job, effect))
     return searchable

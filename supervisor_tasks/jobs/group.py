@@ -3,7 +3,8 @@ each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
@@ -45,22 +46,37 @@ def outcome_of(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
         return EffectOutcome(effect, error=error)
 
 
+@dataclass(slots=True)
+class Start:
+    """Events, one for each effect, that are committed in one transaction before a group
+    goes on. `committed` gets the jobs as they are then, or LedgerUnavailableError (a
+    retry helps). Effects that this worker no longer holds are left out, and are
+    answered with the loss.
+    """
+
+    events: Mapping[OpenEffect, Event]
+    committed: "Future[Mapping[JobId, Job]]" = field(default_factory=Future)
+
+    def fail(self, error: Exception) -> None:
+        """Let the group that waits know that nothing was committed, unless it knows
+        that something was.
+        """
+        if not self.committed.done():
+            self.committed.set_exception(error)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Effects that this worker holds, with their jobs. A group of submissions is of one
     customer.
 
-    `answered` takes the answer for an effect as soon as it is known, from any thread;
-    the first answer counts. `start` commits one event for each effect in one
-    transaction, and returns the jobs as they are then. Effects that this worker no
-    longer holds are left out, and are answered with the loss. `start` raises
-    LedgerUnavailableError; a retry helps.
+    `record` takes the answer for an effect as soon as it is known, from any thread; the
+    first answer counts. It takes a start, too: the group waits for its commit.
     """
 
     context: WorkerContext
     members: Members
-    start: Callable[[Mapping[OpenEffect, Event]], Mapping[JobId, Job]]
-    answered: Callable[[EffectOutcome], None]
+    record: Callable[[EffectOutcome | Start], None]
 
     @property
     def customer(self) -> Address:
@@ -74,4 +90,4 @@ class Group:
         if members is None:
             members = self.members
         for _, effect in members:
-            self.answered(EffectOutcome(effect, error=error))
+            self.record(EffectOutcome(effect, error=error))

@@ -3,9 +3,8 @@ given back or parked.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import structlog
 
@@ -22,7 +21,7 @@ from supervisor_tasks.jobs.events import (
     SubmitRejected,
     Submitted,
 )
-from supervisor_tasks.jobs.group import CommandFullError, EffectOutcome
+from supervisor_tasks.jobs.group import CommandFullError, EffectOutcome, Start
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
@@ -39,23 +38,6 @@ REQUIRES_LEASE = (
     SubmitRejected,
     SubmitOutcomeUnknown,
 )
-
-
-@dataclass(slots=True)
-class Start:
-    """Events that must be committed before a group goes on. `committed` gets the jobs
-    as they are then.
-    """
-
-    events: Mapping[OpenEffect, Event]
-    committed: "Future[Mapping[JobId, Job]]" = field(default_factory=Future)
-
-    def fail(self, error: Exception) -> None:
-        """Let the group that waits know that nothing was committed, unless it knows
-        that something was.
-        """
-        if not self.committed.done():
-            self.committed.set_exception(error)
 
 
 class OutcomeRecorder:

@@ -41,6 +41,7 @@ from supervisor_tasks.jobs.group import (
     EffectOutcome,
     Group,
     Members,
+    Start,
     outcome_of,
 )
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
@@ -51,7 +52,7 @@ from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError
 from supervisor_tasks.slurm.ssh import our_clock_s
-from supervisor_tasks.slurm.submit_once import Fate, fate_of, submit_once
+from supervisor_tasks.slurm.submit_once import Fate, fate_of
 from supervisor_tasks.slurm_lookup.cluster_guard import (
     require_expected_cluster,
     require_not_held,
@@ -125,12 +126,15 @@ def _submit_ready(group: Group, members: Members) -> None:
         return
     cluster.require_own_home(group.customer)
     scripts = context.ledger.scripts([job.job_id for job, _ in new])
-    submit_once(
-        partial(cluster.clock, group.customer),
-        our_clock_s,
-        partial(_commit_submitting, group, new, scripts, past),
-        partial(_hand_over, group),
-    )
+    clock = cluster.clock(group.customer)
+    begun_s = our_clock_s()
+    start = Start({effect: SubmitStarted(job.limit_min) for job, effect in new})
+    group.record(start)
+    jobs = start.committed.result()
+    # from now on SLURM may have the jobs
+    begun = _begun(group, new, jobs, scripts, past)
+    if begun.requests:
+        _hand_over(group, begun, clock, begun_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +148,16 @@ class _Begun:
     jobs: Mapping[JobId, Job]
 
 
-def _commit_submitting(
+def _begun(
     group: Group,
     members: Members,
+    started: Mapping[JobId, Job],
     scripts: Mapping[JobId, str],
     past: Mapping[JobId, Past],
-) -> _Begun | None:
-    """Commit the state SUBMITTING of these jobs. Returns what sbatch then gets; None
-    if all of these jobs were cancelled meanwhile.
+) -> _Begun:
+    """The submissions that have begun, with what sbatch gets. Answers the jobs that
+    were cancelled meanwhile.
     """
-    started = group.start(
-        {effect: SubmitStarted(job.limit_min) for job, effect in members}
-    )
     effects = dict[JobId, OpenEffect]()
     requests = list[tuple[JobId, Request]]()
     for ready, effect in members:
@@ -166,7 +168,7 @@ def _commit_submitting(
             stopped = SubmitOutcomeUnknown(
                 "the job is not to be submitted any more"
             )  # cancelled meanwhile; changes nothing
-            group.answered(EffectOutcome(effect, stopped))
+            group.record(EffectOutcome(effect, stopped))
             continue
         limit_min = job.applied_limit_min or job.limit_min
         request = Request(
@@ -177,8 +179,6 @@ def _commit_submitting(
         )
         effects[job.job_id] = effect
         requests.append((job.job_id, request))
-    if not requests:
-        return None
     return _Begun(effects, requests, started)
 
 
@@ -199,9 +199,9 @@ def _new(
             case None:
                 new.append((job, effect))
             case Exception() as error:
-                group.answered(EffectOutcome(effect, error=error))
+                group.record(EffectOutcome(effect, error=error))
             case slurm_id:
-                group.answered(EffectOutcome(effect, ExistingSlurmJobAdopted(slurm_id)))
+                group.record(EffectOutcome(effect, ExistingSlurmJobAdopted(slurm_id)))
     return new
 
 
@@ -237,14 +237,14 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
         if isinstance(answer, int) and job_id in again:
             to_look_at[job_id] = answer
         else:
-            group.answered(
+            group.record(
                 _outcome(begun.effects[job_id], answer, cluster.token_window_s)
             )
 
     cluster.submit_batch(group.customer, begun.requests, clock, begun_s, answered)
     only_ids = only_submissions(group.context, group.customer, to_look_at, begun.jobs)
     for job_id, only in only_ids.items():
-        group.answered(outcome_of(begun.effects[job_id], partial(_submitted, only)))
+        group.record(outcome_of(begun.effects[job_id], partial(_submitted, only)))
 
 
 def _outcome(

@@ -11,18 +11,14 @@
    nothing of it when `may_arrive` is False.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeVar
 
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.script_matching import was_rejected
-
-Begun = TypeVar("Begun")
 
 
 class Fate(Enum):
@@ -47,23 +43,6 @@ def fate_of(answer: SlurmId | Exception) -> Fate:
         case Exception():
             return Fate.FAILED
     return Fate.TAKEN
-
-
-def submit_once(
-    clock: Callable[[], LoginClock],
-    now_s: Callable[[], float],
-    begin: Callable[[], Begun | None],
-    hand_over: Callable[[Begun, LoginClock, float], None],
-) -> None:
-    """Read the clock, commit the beginning, and hand over. `begin` commits, and returns
-    what `hand_over` gets; None if there is nothing to hand over. `hand_over` also gets
-    the clock, and the time `now_s` from which the submission's time runs.
-    """
-    login_clock = clock()
-    begun_s = now_s()
-    begun = begin()
-    if begun is not None:
-        hand_over(begun, login_clock, begun_s)
 
 
 def may_arrive(begun_s_ago: float, submission_window_s: float) -> bool:

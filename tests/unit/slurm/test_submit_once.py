@@ -1,5 +1,5 @@
-"""The protocol of a submission that is made once, without a SLURM: its order, and what
-its answers mean.
+"""The protocol of a submission that is made once, without a SLURM: what its answers
+mean.
 """
 
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
+from supervisor_tasks.slurm.guarded_command import TooLateError
 from supervisor_tasks.slurm.parsers import (
     AnswerNotUnderstoodError,
     JobRecord,
@@ -19,7 +19,6 @@ from supervisor_tasks.slurm.submit_once import (
     SlurmRecords,
     fate_of,
     may_arrive,
-    submit_once,
 )
 
 
@@ -40,48 +39,6 @@ def test_fate_of__each_answer__has_one_meaning(
     answer: SlurmId | Exception, fate: Fate
 ) -> None:
     assert fate_of(answer) is fate
-
-
-def test_submit_once__login_is_refused__nothing_has_begun() -> None:
-    def clock() -> LoginClock:
-        raise TransientError("refused")
-
-    with pytest.raises(TransientError):
-        submit_once(
-            clock,
-            lambda: 5.5,
-            lambda: pytest.fail("it was begun"),
-            lambda *_: pytest.fail("it was handed over"),
-        )
-
-
-def test_submit_once__committed__is_handed_over_after_the_commit() -> None:
-    order = list[object]()
-
-    def clock() -> LoginClock:
-        order.append("clock")
-        return LoginClock(1000, 5.0)
-
-    def begin() -> str:
-        order.append("begin")
-        return "job"
-
-    submit_once(
-        clock,
-        lambda: 5.5,
-        begin,
-        lambda job, read, begun_s: order.append((job, read.login_s, begun_s)),
-    )
-    assert order == ["clock", "begin", ("job", 1000, 5.5)]
-
-
-def test_submit_once__not_committed__is_not_handed_over() -> None:
-    submit_once(
-        lambda: LoginClock(1000, 5.0),
-        lambda: 5.5,
-        lambda: None,
-        lambda *_: pytest.fail("it was handed over"),
-    )
 
 
 def test_may_arrive__its_time_has_passed__is_false() -> None:
