@@ -21,7 +21,7 @@ from tests.support.grid_assertions import (
 )
 from tests.support.marks import in_chaos
 
-FORGED = 3_000
+FORGED = 1_000
 MANY_FORGED = 10_000
 SEED = 20261121
 TRIES = 5

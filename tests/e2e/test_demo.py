@@ -1,5 +1,6 @@
 """The demo and the `devgrid` command, as a person runs them."""
 
+import json
 import os
 import re
 import signal
@@ -173,35 +174,46 @@ def first_job(kept: str, link: Path) -> str:
     return devgrid(link, "jobs").stdout.split()[0]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (
-            ("submit", "WORKFLOW", "--minutes", "500000"),
-            "minutes: 500,000 minutes of this job take 515,960.0000 credits",
-        ),
-        (
-            ("submit", "LARGE"),
-            "resources: found 1 tasks with 1,000 CPUs and 1,024 MB a CPU",
-        ),
-        (
-            ("submit", "WORKFLOW", "--cluster", "other"),
-            "--cluster: found 'other'; expected one of devgrid",
-        ),
-        (
-            ("cancel", "0x123456"),
-            "job: found '0x123456', the id of no job of this customer",
-        ),
-        (("top-up", "0x", "1"), "job: found '0x'"),
-        (("top-up", "FIRST", "200000"), "has ended (FINISHED)"),
-        (("cancel", "FIRST"), "has ended (FINISHED)"),
-        (("output", "../../etc"), "job: found '../../etc'"),
-    ],
-)
-def test_devgrid__bad_hand_in__is_refused_in_one_line(
-    link: Path, tmp_path: Path, first_job: str, words: tuple[str, ...], says: str
-) -> None:
-    large = tmp_path / "large.yaml"
+BAD_HAND_INS = {
+    ("submit", "WORKFLOW", "--minutes", "500000"): (
+        "minutes: 500,000 minutes of this job take 515,960.0000 credits"
+    ),
+    ("submit", "LARGE"): (
+        "resources: found 1 tasks with 1,000 CPUs and 1,024 MB a CPU"
+    ),
+    ("submit", "WORKFLOW", "--cluster", "other"): (
+        "--cluster: found 'other'; expected one of devgrid"
+    ),
+    ("cancel", "0x123456"): "job: found '0x123456', the id of no job of this customer",
+    ("top-up", "0x", "1"): "job: found '0x'",
+    ("top-up", "FIRST", "200000"): "has ended (FINISHED)",
+    ("cancel", "FIRST"): "has ended (FINISHED)",
+    ("output", "../../etc"): "job: found '../../etc'",
+}
+# Each line of the standard input is the JSON array of a command's words; the answers
+# are its status, what it printed, and its errors. One process loads devgrid once.
+COMMANDS = """
+import contextlib, io, json, sys
+from devgrid.command_line import main
+for line in sys.stdin:
+    output, status = io.StringIO(), 0
+    with contextlib.redirect_stdout(output):
+        try:
+            main(json.loads(line))
+        except SystemExit as ended:
+            status = ended.code
+    print(json.dumps([status, output.getvalue()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(
+    link: Path, first_job: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, ...], tuple[str | int, str]]:
+    """What ends each of the commands, an error's line or a status, and what it
+    printed.
+    """
+    large = tmp_path_factory.mktemp("workflow") / "large.yaml"
     large.write_text(
         "resources: {cpusPerTask: 1000}\nsteps: [{run: {command: 'true'}}]\n"
     )
@@ -210,11 +222,38 @@ def test_devgrid__bad_hand_in__is_refused_in_one_line(
         "LARGE": str(large),
         "FIRST": first_job,
     }
-    ended = devgrid(link, *(known.get(word, word) for word in words))
-    assert ended.returncode == 1
-    assert says in ended.stderr
-    assert ended.stderr.count("\n") == 1
-    assert ended.stdout == ""
+    given = [
+        json.dumps([known.get(word, word) for word in words]) for words in BAD_HAND_INS
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input="\n".join(given),
+        cwd=REPOSITORY,
+        env={**os.environ, "DEVGRID_LINK": str(link)},
+        capture_output=True,
+        text=True,
+        timeout=deadline(180),
+        check=True,
+    )
+    lines = ended.stdout.splitlines()
+    return {
+        words: tuple(json.loads(line))
+        for words, line in zip(BAD_HAND_INS, lines, strict=True)
+    }
+
+
+@pytest.mark.parametrize(("words", "says"), BAD_HAND_INS.items())
+def test_devgrid__bad_hand_in__is_refused_in_one_line(
+    words: tuple[str, ...],
+    says: str,
+    answers: dict[tuple[str, ...], tuple[str | int, str]],
+) -> None:
+    error, output = answers[words]
+    assert isinstance(error, str)  # sys.exit prints it, and ends with status 1
+    assert error.startswith("devgrid: ")
+    assert says in error
+    assert "\n" not in error
+    assert output == ""
 
 
 def test_devgrid__jobs_submit_top_up_cancel_output__do_what_they_say(
@@ -365,6 +404,7 @@ def test_demo__postgres_ends__is_told_in_one_line_and_everything_stops(
     wait_until(lambda: left() == [], "what was killed to be gone", 30.0)
 
 
+@pytest.mark.chaos
 def test_demo__two_clusters__each_runs_the_file_and_one_flower_shows_both(
     tmp_path: Path,
 ) -> None:

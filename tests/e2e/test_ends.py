@@ -33,7 +33,9 @@ from tests.support.end_states import (
 from tests.support.grid_assertions import journal, parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.requeueing import begin_again, seconds_of_runs
-from tests.support.transports import OnlySsh, only_ssh
+from tests.support.transports import OnlySsh, only_ssh, rest_in_chaos
+
+pytestmark = rest_in_chaos
 
 ALL_NODES = "nodename=node[1-4]"
 URGENT = (

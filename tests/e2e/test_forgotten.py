@@ -33,6 +33,9 @@ from tests.support.forged_callbacks import ANSWERS, forged_callbacks, send
 from tests.support.grid_assertions import journal, parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.slurm_records import SlurmJob, completed
+from tests.support.transports import rest_in_chaos
+
+pytestmark = rest_in_chaos
 
 MIN_JOB_AGE_S = 2
 PURGED_WITHIN_S = 150.0  # slurmctld looks for old jobs once a minute

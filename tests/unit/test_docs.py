@@ -370,11 +370,17 @@ def test_slurmrestd__how_many_long_tests_it_names__are_marked() -> None:
         for name in TRACKED
         if name.startswith("tests/") and name.endswith(".py")
     ]
-    marked = sum(
-        len(re.findall(r"^@rest_in_chaos$", text, re.MULTILINE)) for text in tests
-    )
-    assert f"`make chaos` runs {NUMBERS[marked]} long ones over slurmrestd" in text_of(
-        "docs/how-to/slurmrestd.md"
+
+    def number(marked: str) -> str:
+        return NUMBERS[
+            sum(len(re.findall(marked, text, re.MULTILINE)) for text in tests)
+        ]
+
+    single = number(r"^@rest_in_chaos$")
+    files = number(r"^pytestmark = rest_in_chaos$")
+    assert (
+        f"`make chaos` runs {single} long ones and those of {files} files over slurmrestd"
+        in text_of("docs/how-to/slurmrestd.md")
     )
 
 
