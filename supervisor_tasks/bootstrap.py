@@ -16,7 +16,7 @@ from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.needs import SlurmAccess
-from supervisor_tasks.config.settings import USUAL_PRICES, Settings
+from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.context import (
     BenchmarkServices,
     ChainServices,
@@ -34,6 +34,7 @@ from supervisor_tasks.indexer.new_blocks import NewBlocks
 from supervisor_tasks.instruments import chain_not_read_yet
 from supervisor_tasks.jobs.batch import Batch
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES
+from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.database import open_engine
@@ -43,7 +44,7 @@ from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.observability.traces import tracer_of
-from supervisor_tasks.provider.offer import price_warnings
+from supervisor_tasks.provider.offer import USUAL_PRICES, price_warnings
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.certificates import CertificateAuthority, authority_key
 from supervisor_tasks.slurm.cluster import Cluster, Paths, over_ssh
@@ -116,7 +117,11 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     new_blocks, hold_wallet = None, None
     if chain is not None:
         new_blocks = NewBlocks(
-            context, settings.chain_poll_s, dispatcher.dispatch, settings.ws_url
+            context,
+            settings.chain_poll_s,
+            anything_to_claim,
+            dispatcher.dispatch,
+            settings.ws_url,
         )
         hold_wallet = partial(_hold_wallet, settings, ledger, chain)
     batches = {kind: Batch(context, kind) for kind in BATCH_POLICIES}

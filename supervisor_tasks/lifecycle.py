@@ -9,6 +9,7 @@ from threading import Lock
 import structlog
 from celery.worker import state as this_worker
 
+from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.indexer.new_blocks import NewBlocks
 from supervisor_tasks.jobs.batch import Batch
@@ -103,6 +104,7 @@ class Worker:
     def _store_requests(self) -> None:
         ledger, chain = self.context.ledger, self.context.chain_services
         reset_failure_count(ledger)
+        ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
         ledger.reconciliations.ask("a worker has started")
         if chain is not None:
             # for the workers without the wallet's key

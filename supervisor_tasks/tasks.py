@@ -9,6 +9,7 @@ import structlog
 from celery import Task, shared_task
 
 from supervisor_tasks.accounts.sync import make_accounts
+from supervisor_tasks.benchmarking.cleanup import cancel_old_benchmarks
 from supervisor_tasks.benchmarking.runner import benchmark
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.indexer.scan import scan
@@ -56,7 +57,7 @@ WORKFLOWS: dict[str, Workflow] = {
     "accounts": make_accounts,
     "register": register,
     "refresh_inventory": refresh_inventory,
-    "check_slurm": check_slurm,
+    "check_slurm": lambda context: check_slurm(context, cancel_old_benchmarks),
     "benchmark": benchmark,
     # what holds the ledger right
     "dispatch_due_effects": dispatch_due_effects,

@@ -37,6 +37,7 @@ from supervisor_tasks.benchmarking.outcome import (
     waits_long,
     why_failed,
 )
+from supervisor_tasks.benchmarking.planned_jobs import jobs_of
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError, TransientError
 from supervisor_tasks.execution.effect_failures import (
@@ -44,7 +45,6 @@ from supervisor_tasks.execution.effect_failures import (
     given_back_on_failure,
 )
 from supervisor_tasks.execution.exclusive_run import record_run
-from supervisor_tasks.from_settings.benchmark_plan import jobs_of
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import Verdict

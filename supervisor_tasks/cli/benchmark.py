@@ -137,8 +137,9 @@ def plan(
     """
     # in here, because no other command needs these imports
     from benchmarks.registry import SUITE
+    from supervisor_tasks.benchmarking.planned_jobs import jobs_of
     from supervisor_tasks.bootstrap import slurm_services
-    from supervisor_tasks.from_settings.benchmark_plan import jobs_of, plan_of
+    from supervisor_tasks.from_settings.benchmark_plan import plan_of
 
     cli = cli_context(context)
     cli.shown.color = not no_color

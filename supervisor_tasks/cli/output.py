@@ -22,8 +22,7 @@ from rich.text import Text
 
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Bar, Cell, View, cells
-from supervisor_tasks.config.logging import cleaned
-from supervisor_tasks.config.redaction import hiding
+from supervisor_tasks.config.redaction import cleaned, hiding
 
 WIDE = 200  # columns where there is no terminal, and COLUMNS names none
 NO_LIMIT = 2000  # columns of the wide form

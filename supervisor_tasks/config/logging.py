@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from supervisor_tasks.config.redaction import Hide, hiding
+from supervisor_tasks.config.redaction import Hide, cleaned, hiding, visible
 
 MANY_LINES = ("exception", "stack")  # structlog's names for tracebacks
 
@@ -141,37 +141,8 @@ def log_crashes() -> None:
     threading.excepthook = thread_crashed
 
 
-def cleaned(value: Any, hide: Hide) -> Any:
-    """Return the value without secrets and control characters, in all nested texts."""
-    if isinstance(value, int | float | None):  # also a bool, which is an int
-        return value
-    if isinstance(value, dict):
-        return {
-            cleaned(str(key), hide): cleaned(entry, hide)
-            for key, entry in value.items()
-        }
-    if isinstance(value, list | tuple | set | frozenset):
-        return [cleaned(entry, hide) for entry in value]
-    return visible(hide(str(value)))
-
-
 def _traceback(value: Any, hide: Hide, margin: str) -> str:
     """Return a traceback with its lines; the margin separates them from lines of the
     log.
     """
     return "\n".join(margin + visible(line) for line in hide(str(value)).split("\n"))
-
-
-def visible(text: str) -> str:
-    """Escape control characters: a stranger's text must not begin a line of the log or
-    move the terminal's cursor.
-    """
-    if text.isprintable():
-        return text
-    escaped = ""
-    for character in text:
-        if character.isprintable():
-            escaped += character
-        else:
-            escaped += character.encode("unicode_escape").decode()
-    return escaped

@@ -1,4 +1,5 @@
-"""Texts without secrets: config/logging.py hides them in every log line. Pure.
+"""Texts without secrets and control characters: config/logging.py hides them in every
+log line. Pure.
 
 A long secret is hidden everywhere. A short one can be a part of many other words, so it
 is hidden only where it is a whole word; one character is no secret.
@@ -6,6 +7,7 @@ is hidden only where it is a whole word; one character is no secret.
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 LONG = 8  # characters
 LEAST = 2
@@ -23,6 +25,35 @@ def hiding(secrets: Iterable[str], instead: str = "[redacted]") -> Hide:
     longest_first = sorted(hidden, key=lambda secret: (-len(secret), secret))
     pattern = re.compile("|".join(map(_pattern, longest_first)))
     return lambda text: pattern.sub(instead, text)
+
+
+def cleaned(value: Any, hide: Hide) -> Any:
+    """Return the value without secrets and control characters, in all nested texts."""
+    if isinstance(value, int | float | None):  # also a bool, which is an int
+        return value
+    if isinstance(value, dict):
+        return {
+            cleaned(str(key), hide): cleaned(entry, hide)
+            for key, entry in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [cleaned(entry, hide) for entry in value]
+    return visible(hide(str(value)))
+
+
+def visible(text: str) -> str:
+    """Escape control characters: a stranger's text must not begin a line of the log or
+    move the terminal's cursor.
+    """
+    if text.isprintable():
+        return text
+    escaped = ""
+    for character in text:
+        if character.isprintable():
+            escaped += character
+        else:
+            escaped += character.encode("unicode_escape").decode()
+    return escaped
 
 
 def _pattern(secret: str) -> str:

@@ -91,7 +91,7 @@ from supervisor_tasks.config.validators import (
     url_with,
 )
 from supervisor_tasks.errors import PermanentError, SupervisorError
-from supervisor_tasks.provider.offer import Prices, normalised_labels
+from supervisor_tasks.provider.offer import USUAL_PRICES, Prices, normalised_labels
 
 CREDIT = 10**18
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
@@ -179,11 +179,11 @@ class Settings(BaseSettings):
     """The address of the meta-scheduler contract."""
     eth_private_key: EthereumKey | None = None
     """The private key of the wallet, which is the provider on chain."""
-    metascheduler_cpu_price_per_min: Price = 950_000_000_000_000_000
+    metascheduler_cpu_price_per_min: Price = USUAL_PRICES.cpu_wei_per_min
     """The price of a CPU a minute, in wei (credits x 1e18)."""
-    metascheduler_gpu_price_per_min: Price = 8_500_000_000_000_000_000
+    metascheduler_gpu_price_per_min: Price = USUAL_PRICES.gpu_wei_per_min
     """The price of a GPU a minute, in wei (credits x 1e18)."""
-    metascheduler_mem_price_per_min: Price = 80_000_000_000_000
+    metascheduler_mem_price_per_min: Price = USUAL_PRICES.mem_wei_per_min
     """The price of a MB of memory a minute, in wei (credits x 1e18)."""
     metascheduler_labels: Labels = Field(default_factory=dict)
     """The labels that the operator adds to the offer."""
@@ -696,10 +696,6 @@ class Settings(BaseSettings):
             if receiver is not None:
                 texts += url_keys(receiver.get_secret_value())
         return texts
-
-
-_PRICES = tuple(f"metascheduler_{what}_price_per_min" for what in ("gpu", "cpu", "mem"))
-USUAL_PRICES = Prices(*(Settings.model_fields[name].default for name in _PRICES))
 
 
 # the variables that this process has removed from its environment

@@ -12,8 +12,7 @@ from tornado import template, web
 from tornado.ioloop import IOLoop
 
 from supervisor_tasks.cli.views import Cell, Column, View, cells
-from supervisor_tasks.config.logging import cleaned
-from supervisor_tasks.config.redaction import hiding
+from supervisor_tasks.config.redaction import cleaned, hiding
 from supervisor_tasks.dashboard.questions import QuestionError, UnknownJobError
 from supervisor_tasks.errors import SupervisorError
 

@@ -1,14 +1,9 @@
-"""Make the plan of a benchmark run, and its jobs, from the settings and the partition's
-hardware.
-"""
+"""Make the plan of a benchmark run from the settings and the partition's hardware."""
 
 import math
 import shlex
-from collections.abc import Iterable
 
 from benchmarks.plan import VOLUMES, Images, Launcher, Mode, Plan, PlannedNode, Ucx
-from benchmarks.registry import Benchmark
-from supervisor_tasks.benchmarking.model import PlannedBenchmark
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.slurm.hardware import PartitionHardware
 
@@ -53,20 +48,6 @@ def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
         nvidia_smi=settings.nvidia_smi_path,
         iperf3_server=settings.benchmark_iperf3_server,
     )
-
-
-def jobs_of(
-    plan: Plan, suite: Iterable[Benchmark], sbatch_flags: tuple[str, ...]
-) -> list[PlannedBenchmark]:
-    """Return the jobs of a run. The site's own sbatch options come first."""
-    planned = list[PlannedBenchmark]()
-    for one in suite:
-        job = one.render(plan)
-        options = (*sbatch_flags, *job.resource_flags())
-        planned.append(
-            PlannedBenchmark(benchmark=one.name, options=options, script=job.script)
-        )
-    return planned
 
 
 def _time_limit_min(settings: Settings, specs: PartitionHardware) -> int:

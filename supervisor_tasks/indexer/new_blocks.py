@@ -22,7 +22,7 @@ from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.chain.subscription import Subscription
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.jobs.claim import anything_to_claim, log_not_claiming
+from supervisor_tasks.jobs.claim_room import ClaimLook
 from supervisor_tasks.jobs.events import ChainStatusObserved
 
 log = structlog.get_logger()
@@ -44,6 +44,9 @@ MAX_LOGS = 200
 MAX_CUSTOMER_BLOCKS = 100
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 10.0
+
+# takes the head, if it is known
+LookAtContract = Callable[[WorkerContext, int | None], ClaimLook]
 
 
 @dataclass(slots=True)
@@ -79,18 +82,21 @@ class Failures:
 class NewBlocks:
     """Looks at the chain every `poll_s`, and at once when a head is announced; `dispatch`
     sends a task's message. It listens to a subscription, if the site has one; the
-    thread that looks handles what is announced.
+    thread that looks handles what is announced. `look_at_contract` looks at the
+    contract (jobs/claim.py).
     """
 
     def __init__(
         self,
         context: WorkerContext,
         poll_s: float,
+        look_at_contract: LookAtContract,
         dispatch: Callable[[str], None],
         subscription_url: str | None = None,
     ) -> None:
         self._context = context
         self._poll_s = poll_s
+        self._look_at_contract = look_at_contract
         self._dispatch = dispatch
         self._heads = context.chain.heads
         self._failures = Failures()
@@ -222,11 +228,11 @@ class NewBlocks:
             self._head = head
         if not self._may_be_new(head):
             return
-        look = anything_to_claim(self._context, head)
+        look = self._look_at_contract(self._context, head)
         self._found = look.waiting
         self._looked_s = time.monotonic()
         if look.why_not not in ("", self._why_not_claiming):
-            log_not_claiming(look.why_not)
+            log.info("not_claiming", because=look.why_not)
         self._why_not_claiming = look.why_not
         if look.claimable:
             self._dispatch("claim")

@@ -18,7 +18,7 @@ from supervisor_tasks.chain.contract import (
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.execution.exclusive_run import exclusive, record_run
-from supervisor_tasks.jobs.claim_room import Room, Waits
+from supervisor_tasks.jobs.claim_room import ClaimLook, Room, Waits
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.stalled import is_held
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
@@ -42,18 +42,6 @@ CALLS = {
 }
 # more than the next claim needs: the claims behind it may have longer definitions
 MORE_GAS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimLook:
-    """What a look at the contract found. `waiting`: it has something for us.
-    `claimable`: the task has a claim to write. `why_not`: why no job may be claimed;
-    empty if one may, or if none waits.
-    """
-
-    waiting: bool
-    claimable: bool
-    why_not: str
 
 
 def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimLook:
@@ -110,7 +98,7 @@ def claim(context: WorkerContext) -> bool:
         room = _room(context, demand, alarms)
         wanted["claim"] = min(demand.claimable, room.places)
         if room.why_not:
-            log_not_claiming(room.why_not)
+            log.info("not_claiming", because=room.why_not)
         _end_refusals(context.ledger, wanted)
         asked = {purpose: number for purpose, number in wanted.items() if number}
         allowed = {
@@ -189,11 +177,6 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
         Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS)
         for _ in range(number)
     ]
-
-
-def log_not_claiming(why_not: str) -> None:
-    """Log that jobs wait which may not be claimed."""
-    log.info("not_claiming", because=why_not)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,18 @@ SHOWN_CUSTOMERS = 5  # in an alarm
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimLook:
+    """What a look at the contract found. `waiting`: it has something for us.
+    `claimable`: the task has a claim to write. `why_not`: why no job may be claimed;
+    empty if one may, or if none waits.
+    """
+
+    waiting: bool
+    claimable: bool
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """The waiting jobs of one customer: `turn` wait for their turn, `held` are held."""
 

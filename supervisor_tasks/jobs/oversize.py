@@ -33,13 +33,6 @@ from supervisor_tasks.slurm.size import Size
 
 log = structlog.get_logger()
 
-ENDED_WHEN_QUIET = (
-    AlarmName.MORE_THAN_PAID,
-    AlarmName.RUNS_AFTER_END,
-    AlarmName.SIZES_NOT_COMPARED,
-    AlarmName.JOBS_NOT_STARTED,
-)
-QUIET_S = 86400.0  # the alarm ends when no new case was seen for this long
 MAX_JOBS_IN_ALARM = 20  # jobs in the alarm
 SHOWN_TEXT = 300
 UNANSWERED_FOR_S = 300.0
@@ -102,12 +95,6 @@ def call_operator(
     if stopped:
         jobs = dict(list(stopped.items())[:MAX_JOBS_IN_ALARM])
         context.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, advice=ADVICE)
-
-
-def end_when_quiet(ledger: Ledger) -> None:
-    """End the alarms whose cause was not seen for QUIET_S."""
-    for name in ENDED_WHEN_QUIET:
-        ledger.alarms.off(name, quiet_s=QUIET_S)
 
 
 def _live(

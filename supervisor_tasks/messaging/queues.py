@@ -25,7 +25,6 @@ class Queue(StrEnum):
 
 
 TASKS = "supervisor_tasks.tasks"
-SWEEP_CHECKED_EVERY_S = 10.0  # how often beat checks whether a sweep is due
 
 # The fetch task is in the chain queue because it signs a challenge with the wallet's
 # key.

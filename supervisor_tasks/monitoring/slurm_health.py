@@ -5,16 +5,13 @@ While it does not answer, workers claim, register and measure nothing, and the c
 on. After a while an alarm is raised.
 """
 
+from collections.abc import Callable
+
 import structlog
 
-from supervisor_tasks.benchmarking.cleanup import (
-    BENCHMARK_CLEANUP_REQUESTED,
-    cancel_old_benchmarks,
-)
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.execution.exclusive_run import run_exclusive
-from supervisor_tasks.jobs.oversize import end_when_quiet
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import Ledger
@@ -39,6 +36,13 @@ log = structlog.get_logger()
 SILENT_S = 60.0  # after so long an alarm is raised; a restart of slurmctld is shorter
 # a slurmctld that forgets ended jobs sooner may do so between two sweeps
 SENSIBLE_AGE_S = 90
+ENDED_WHEN_QUIET = (
+    AlarmName.MORE_THAN_PAID,
+    AlarmName.RUNS_AFTER_END,
+    AlarmName.SIZES_NOT_COMPARED,
+    AlarmName.JOBS_NOT_STARTED,
+)
+QUIET_S = 86400.0  # the alarm ends when no new case was seen for this long
 
 
 def slurm_is_healthy(ledger: Ledger) -> bool:
@@ -53,20 +57,21 @@ def slurm_is_healthy(ledger: Ledger) -> bool:
 def reset_failure_count(ledger: Ledger) -> None:
     """Start the checks again when a worker starts: failed tries count from 0, and SLURM
     is checked at once.
-
-    The check then also cancels old benchmarks.
     """
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(ANSWERED_SINCE_START, False)
-    ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
 
 
-def check_slurm(context: WorkerContext) -> None:
-    """Store whether SLURM answers; one worker at a time checks. Raises
-    SlurmUnavailableError or SshUnavailableError.
+def check_slurm(
+    context: WorkerContext, when_it_answers: Callable[[WorkerContext], None]
+) -> None:
+    """Store whether SLURM answers; one worker at a time checks, and then calls
+    `when_it_answers`. Raises SlurmUnavailableError or SshUnavailableError.
     """
     if _due(context):
-        run_exclusive(context.ledger, "check_slurm", lambda: _check(context))
+        run_exclusive(
+            context.ledger, "check_slurm", lambda: _check(context, when_it_answers)
+        )
     else:
         context.ledger.periodic_runs.record(finished_key("check_slurm"))
 
@@ -91,7 +96,9 @@ def _due(context: WorkerContext) -> bool:
     )
 
 
-def _check(context: WorkerContext) -> bool:
+def _check(
+    context: WorkerContext, when_it_answers: Callable[[WorkerContext], None]
+) -> bool:
     ledger = context.ledger
     try:
         controller = context.slurm.cluster.controller()
@@ -100,7 +107,7 @@ def _check(context: WorkerContext) -> bool:
         _record_failure(ledger, error)
         raise
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
-    end_when_quiet(ledger)
+    _end_quiet_alarms(ledger)
     try:
         compare_cluster(context, controller)
     except AnotherSlurmError:
@@ -122,8 +129,14 @@ def _check(context: WorkerContext) -> bool:
         )
     else:
         ledger.alarms.off(AlarmName.SLURM_ACCOUNTING_UNUSED)
-    cancel_old_benchmarks(context)
+    when_it_answers(context)
     return False
+
+
+def _end_quiet_alarms(ledger: Ledger) -> None:
+    """End the alarms of polls and sweeps whose cause was not seen for QUIET_S."""
+    for name in ENDED_WHEN_QUIET:
+        ledger.alarms.off(name, quiet_s=QUIET_S)
 
 
 def _store_min_job_age(context: WorkerContext, min_job_age_s: int) -> None:

@@ -1,5 +1,5 @@
 """When a worker checks whether SLURM answers: every CHECK_EVERY_S while it does, and
-again after each failed try.
+again after each failed try. Pure.
 """
 
 from supervisor_tasks.ledger.facts import FLAG, INT, Fact, Stored

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from supervisor_tasks.config.logging import cleaned
+from supervisor_tasks.config.redaction import cleaned
 from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarm_meanings import CRITICAL, Meaning, meaning_of
 from supervisor_tasks.ledger.alarms import AlarmName

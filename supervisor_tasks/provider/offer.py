@@ -60,6 +60,14 @@ class Prices:
         )
 
 
+# without settings, in credits: 8.5, 0.95 and 0.00008
+USUAL_PRICES = Prices(
+    gpu_wei_per_min=8_500_000_000_000_000_000,
+    cpu_wei_per_min=950_000_000_000_000_000,
+    mem_wei_per_min=80_000_000_000_000,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredPrices:
     """The prices that the contract has of the provider, and since when a worker has

@@ -11,7 +11,6 @@ import structlog
 
 from supervisor_tasks.chain.contract import register_call
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
-from supervisor_tasks.config.settings import USUAL_PRICES
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -32,6 +31,7 @@ from supervisor_tasks.ledger.registrations import (
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due
 from supervisor_tasks.provider.offer import (
+    USUAL_PRICES,
     Machine,
     Offer,
     label_texts,

@@ -30,7 +30,6 @@ from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.periodic_run_names import finished_key
-from supervisor_tasks.messaging.queues import SWEEP_CHECKED_EVERY_S
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.collect import (
     MAX_UNANSWERED,
@@ -58,6 +57,7 @@ log = structlog.get_logger()
 
 # sweeps while slurmctld remembers a job that has ended: one of them may see nothing
 IN_TIME = 3
+CHECKED_EVERY_S = 10.0  # beat asks at least so often whether a sweep is due
 SHORTEST_S = 20.0  # however soon slurmctld forgets
 RETRY_SOON_S = 60.0  # when a side could not be seen
 MORE_S = 10.0  # when older claims are left to read
@@ -317,7 +317,7 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
     """
     if not min_job_age_s:
         return every_s
-    in_time_s = min_job_age_s / IN_TIME - SWEEP_CHECKED_EVERY_S
+    in_time_s = min_job_age_s / IN_TIME - CHECKED_EVERY_S
     return min(every_s, max(in_time_s, SHORTEST_S))
 
 

@@ -23,6 +23,7 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.subscription import MAX_A_SECOND, MAX_BYTES, Subscription
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, NewBlocks
+from supervisor_tasks.jobs.claim import anything_to_claim
 from tests.support.wallet_harness import ChainHarness, databases, empty, scheduled_jobs
 
 CHAIN_ID = 7
@@ -249,7 +250,11 @@ def test_new_blocks__flood_of_blocks__dispatches_a_task_ten_times_a_second_at_mo
         fleet = ChainHarness.of(chain, provider, engine)
         with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:
             watch = NewBlocks(
-                fleet.site, PAUSE_S, lambda _: dispatched.append(time.monotonic()), url
+                fleet.site,
+                PAUSE_S,
+                anything_to_claim,
+                lambda _: dispatched.append(time.monotonic()),
+                url,
             )
             watch.start()
             until(lambda: len(dispatched) > 20, "messages")

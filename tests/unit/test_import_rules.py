@@ -59,16 +59,10 @@ MAY_IMPORT = {
         "from_settings",
         "recovery",
         "bootstrap",
+        "benchmarking",
     },
     "doctor": CLIENTS | LEAVES | {"ledger", "observability", "context", "bootstrap"},
     "dashboard": LEAVES | {"ledger"},
-}
-# workflows that others call; between packages, no workflow imports another one
-SHARED = {
-    "jobs.claim": "indexer.new_blocks looks whether a job is claimable",
-    "jobs.oversize": "slurm_health ends its alarm",
-    "benchmarking.cleanup": "slurm_health has it done when SLURM answers for the first time",
-    "from_settings.benchmark_plan": "a run has the jobs of its plan",
 }
 
 
@@ -128,27 +122,9 @@ def test_imports__between_packages__are_in_the_table() -> None:
                 mine,
                 *MAY_IMPORT.get(mine, set()),
             }
-            if not may and not (mine in WORKFLOWS and is_shared(other)):
+            if not may:
                 outside.append(f"{module} -> {other}")
     assert sorted(outside) == []
-
-
-def is_shared(module: str) -> bool:
-    return any(module == name or module.startswith(f"{name}.") for name in SHARED)
-
-
-def test_shared_workflows__each__is_imported_by_another_package() -> None:
-    used = {
-        other
-        for module, others in imports().items()
-        for other in others
-        if package_of(module) != package_of(other)
-    }
-    assert [
-        name
-        for name in SHARED
-        if not any(other == name or other.startswith(f"{name}.") for other in used)
-    ] == []
 
 
 # Three that the layout gives to two modules each: plugins import nothing of the

@@ -113,7 +113,7 @@ def watching(
     fleet: ChainHarness, poll_s: float, url: str | None
 ) -> Iterator[tuple[NewBlocks, Dispatched]]:
     dispatched = Dispatched()
-    new_blocks = NewBlocks(fleet.site, poll_s, dispatched, url)
+    new_blocks = NewBlocks(fleet.site, poll_s, anything_to_claim, dispatched, url)
     new_blocks.start()
     try:
         yield new_blocks, dispatched
@@ -161,7 +161,7 @@ def test_poll__claims_are_paused_while_a_job_waits__dispatches_nothing(
     fleet: ChainHarness, chain: Chain, provider: Account, logged: Entries
 ) -> None:
     dispatched = Dispatched()
-    new_blocks = NewBlocks(fleet.site, 0.0, dispatched)
+    new_blocks = NewBlocks(fleet.site, 0.0, anything_to_claim, dispatched)
     scheduled_jobs(chain, provider, 1)
     fleet.site.ledger.switches.set(Switch.CLAIMING_PAUSED)
     for _ in range(3):
@@ -278,7 +278,7 @@ def test_look_at_logs__of_our_own_transaction__leaves_it_to_the_receipt(
     fleet: ChainHarness, chain: Chain, provider: Account
 ) -> None:
     dispatched = Dispatched()
-    new_blocks = NewBlocks(fleet.site, NEVER_S, dispatched)
+    new_blocks = NewBlocks(fleet.site, NEVER_S, anything_to_claim, dispatched)
     scheduled_jobs(chain, provider, 2)
     fleet.wallet.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
     wait_for_receipts(fleet)

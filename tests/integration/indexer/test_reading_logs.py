@@ -27,6 +27,7 @@ from supervisor_tasks.connections.bounded_http import MAX_BYTES
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.indexer.new_blocks import MAX_CUSTOMER_BLOCKS, NewBlocks
 from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import Address, EffectKind, State
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
@@ -251,7 +252,7 @@ def test_find_new_customers__node_refuses_the_question__next_one_is_short(
     node.most = 2
     site = site_of(node, chain, provider, engine)
     site = replace(site, directory=directory_that_is_away())
-    new_blocks = NewBlocks(site, 1.0, lambda _: None)
+    new_blocks = NewBlocks(site, 1.0, anything_to_claim, lambda _: None)
     new_blocks.poll()
     chain.mine(3)
     with pytest.raises(RpcUnavailableError):
@@ -267,7 +268,7 @@ def test_find_new_customers__many_blocks_were_missed__accounts_reads_them(
     dispatched = list[str]()
     site = site_of(node, chain, provider, engine)
     site = replace(site, directory=directory_that_is_away())
-    new_blocks = NewBlocks(site, 1.0, dispatched.append)
+    new_blocks = NewBlocks(site, 1.0, anything_to_claim, dispatched.append)
     new_blocks.poll()
     dispatched.clear()
     chain.mine(MAX_CUSTOMER_BLOCKS + 1)
@@ -287,7 +288,7 @@ def test_find_new_customers__worker_starts__accounts_reads_what_it_missed(
     (job_id,) = scheduled_jobs(chain, provider, 1)
     chain.mine(3)
     dispatched = list[str]()
-    NewBlocks(site, 1.0, dispatched.append).poll()
+    NewBlocks(site, 1.0, anything_to_claim, dispatched.append).poll()
     assert "accounts" in dispatched
     make_accounts(site)
     assert CUSTOMERS[job_id].address.lower() in accounts_wanted(engine)

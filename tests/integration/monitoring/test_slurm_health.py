@@ -14,6 +14,10 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
+from supervisor_tasks.benchmarking.cleanup import (
+    BENCHMARK_CLEANUP_REQUESTED,
+    cancel_old_benchmarks,
+)
 from supervisor_tasks.benchmarking.model import (
     PlannedBenchmark,
     job_name,
@@ -222,7 +226,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     def tried() -> bool:
         nonlocal failures, alarmed_after
         try:
-            check_slurm(site)
+            check_slurm(site, cancel_old_benchmarks)
         except SlurmUnavailableError:
             failures += 1
         if not alarmed_after and alarms(site):
@@ -241,7 +245,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     def works() -> bool:
         # slurmrestd does not show since when slurmctld runs in its first second
         with suppress(SlurmUnavailableError):
-            check_slurm(site)
+            check_slurm(site, cancel_old_benchmarks)
         return slurm_is_healthy(site.ledger)
 
     wait_until(works, "SLURM to be known", PATIENCE_S, 0.1)
@@ -305,7 +309,7 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
         {"address": "0x", "decision": "wait", "why": "no node", "measuring": False}
         | offers
     )
-    check_slurm(site)
+    check_slurm(site, cancel_old_benchmarks)
     wrong = replace(
         site, slurm_services=replace(site.slurm, nodes=replace(nodes, partition="mian"))
     )
@@ -333,7 +337,7 @@ def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
     )
     update(world, "node[1-2]", "State=DRAIN", "Reason=test")
     try:
-        check_slurm(site)
+        check_slurm(site, cancel_old_benchmarks)
         refresh_inventory(site)
         six_minutes_pass(world)
         refresh_inventory(site)
@@ -347,7 +351,7 @@ def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
         assert calls_for_nodes(site) is None, (
             "while SLURM does not answer, that is what he is called for"
         )
-        check_slurm(site)
+        check_slurm(site, cancel_old_benchmarks)
         refresh_inventory(site)
         assert calls_for_nodes(site) is None, "the time restarts"
     finally:
@@ -398,12 +402,14 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
         0.2,
     )
     reset_failure_count(site.ledger)
-    check_slurm(site)
+    site.ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
+    check_slurm(site, cancel_old_benchmarks)
     # the ledger does not know the provider yet
     assert {state(world, one) for one in running} == {"RUNNING"}
     site.ledger.facts.set(PROVIDER, "0x" + "3" * 40)
     reset_failure_count(site.ledger)
-    check_slurm(site)
+    site.ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
+    check_slurm(site, cancel_old_benchmarks)
     gone = {*old, held}
     wait_until(
         lambda: {state(world, one) for one in gone} == {"CANCELLED"},
@@ -414,7 +420,7 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     assert {state(world, one) for one in others} == {"RUNNING"}
     late = sbatch(world, job_name(OURS, 3, "0" * 16, "hpl"))
     site.ledger.periodic_runs.remove("slurm")
-    check_slurm(site)  # no worker has started since
+    check_slurm(site, cancel_old_benchmarks)  # no worker has started since
     assert state(world, late) in LIVE
     world.slurm.run("scancel", *(str(one) for one in (*others, late)))
 

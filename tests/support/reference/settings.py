@@ -215,6 +215,4 @@ def _settings_in(function: ast.FunctionDef) -> set[str]:
     names = {
         node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)
     }
-    if "_PRICES" in ast.unparse(function):
-        names |= set(settings._PRICES)
     return names & Settings.model_fields.keys()

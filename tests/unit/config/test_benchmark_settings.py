@@ -4,8 +4,9 @@ import pytest
 
 from benchmarks.registry import SUITE
 from supervisor_tasks.benchmarking.model import BenchmarkState, Measurement, sbatch
+from supervisor_tasks.benchmarking.planned_jobs import jobs_of
 from supervisor_tasks.config.settings import SettingsError, load
-from supervisor_tasks.from_settings.benchmark_plan import jobs_of, plan_of
+from supervisor_tasks.from_settings.benchmark_plan import plan_of
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
 
 NONCE = "00112233445566778899aabbccddeeff"

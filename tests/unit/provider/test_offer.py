@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.label_format import normalised
-from supervisor_tasks.config.settings import USUAL_PRICES
 from supervisor_tasks.provider.offer import (
+    USUAL_PRICES,
     Machine,
     Offer,
     Prices,
