@@ -16,7 +16,7 @@ from psycopg.rows import dict_row, scalar_row
 
 from grpc_callbacks.callers import Proof
 from grpc_callbacks.room import (
-    MAX_WHEN_OVER,
+    MAX_CALLBACKS_WHEN_OVER,
     CallbackOrigin,
     LedgerJob,
     Scope,
@@ -167,7 +167,7 @@ class CallbackStore:
         limits = {
             "cluster": self._cluster,
             "most": self._most[CallbackOrigin.OURS],
-            "most_over": min(self._most[CallbackOrigin.OURS], MAX_WHEN_OVER),
+            "most_over": min(self._most[CallbackOrigin.OURS], MAX_CALLBACKS_WHEN_OVER),
             "again_s": HINT_AGAIN_S,
         }
         places = connection.cursor(row_factory=scalar_row).execute(

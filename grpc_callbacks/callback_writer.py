@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.periodic_run_names import CALLBACKS as THIS_PROCESS
 
 log = structlog.get_logger()
 
-BATCH = 200
+BATCH_CALLBACKS = 200
 HEARTBEAT_EVERY_S = 2.0
 
 Answer = asyncio.Future[None]
@@ -194,7 +194,7 @@ class CallbackWriter:
 
     def _also_waiting(self) -> list[Entry]:
         entries: list[Entry] = []
-        while len(entries) < BATCH:
+        while len(entries) < BATCH_CALLBACKS:
             try:
                 entry = self._waiting.get_nowait()
             except Empty:

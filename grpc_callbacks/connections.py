@@ -11,7 +11,7 @@ from operator import attrgetter
 
 Address = IPv4Address | IPv6Address
 
-MAX_OF_A_PEER = 256  # the upstream plugins open a connection for each event
+MAX_CONNECTIONS_OF_A_PEER = 256  # the upstream plugins open a connection for each event
 MAX_CONNECTIONS = 4096
 CALLS_OF_A_PEER = 256  # at the same time
 IPV6_NETWORK_BITS = 64  # a machine can use any address of its network
@@ -60,7 +60,9 @@ class Connections:
     """
 
     def __init__(
-        self, most: int = MAX_CONNECTIONS, most_of_a_peer: int = MAX_OF_A_PEER
+        self,
+        most: int = MAX_CONNECTIONS,
+        most_of_a_peer: int = MAX_CONNECTIONS_OF_A_PEER,
     ) -> None:
         self.own = set[tuple[Address, int]]()
         self._most = most

@@ -31,7 +31,7 @@ from grpc_callbacks.rate_limited_log import RateLimitedLogger
 log = RateLimitedLogger(structlog.get_logger())
 
 FIRST_BYTES_S = 10.0  # within this time a connection must begin as gRPC does
-BACKLOG = 1024
+LISTEN_BACKLOG = 1024
 DEAD_AFTER_S = 60  # without an answer from the other side's kernel
 FILES_OF_A_CONNECTION = 3  # the caller's, and both ends of the Unix socket
 OTHER_FILES = 128  # database, broker, logs, gRPC's own
@@ -113,7 +113,7 @@ class Front:
         for listening in sockets:
             self._servers.append(
                 await loop.create_server(
-                    lambda: _Caller(self), sock=listening, backlog=BACKLOG
+                    lambda: _Caller(self), sock=listening, backlog=LISTEN_BACKLOG
                 )
             )
         ip, port, *flow_and_scope = sockets[0].getsockname()
@@ -173,11 +173,11 @@ def listening_sockets(address: str) -> list[socket.socket]:
         dual = socket.create_server(
             ("::", int(port)),
             family=socket.AF_INET6,
-            backlog=BACKLOG,
+            backlog=LISTEN_BACKLOG,
             dualstack_ipv6=True,
         )
         return [dual]
-    return [socket.create_server(("", int(port)), backlog=BACKLOG)]
+    return [socket.create_server(("", int(port)), backlog=LISTEN_BACKLOG)]
 
 
 def _listening_at(host: str, port: int) -> list[socket.socket]:
@@ -205,7 +205,7 @@ def _listening_at(host: str, port: int) -> list[socket.socket]:
 def _create_server(
     family: socket.AddressFamily, where: tuple[Any, ...]
 ) -> socket.socket:
-    return socket.create_server(cast(Any, where), family=family, backlog=BACKLOG)
+    return socket.create_server(cast(Any, where), family=family, backlog=LISTEN_BACKLOG)
 
 
 def _close(sockets: list[socket.socket]) -> None:

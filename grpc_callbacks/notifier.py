@@ -21,7 +21,7 @@ log = structlog.get_logger()
 PATIENCE_S = 2.0
 # Messages in the queue of poll_jobs. With more of them, no worker serves it, or one
 # more changes nothing.
-MAX_WAITING = 100
+MAX_WAITING_MESSAGES = 100
 # completions come in bursts, and for each message a worker reads the inbox and asks
 # SLURM
 PAUSE_S = 0.4
@@ -66,7 +66,7 @@ class PollNotifier:
         self,
         broker_url: str,
         cluster: str,
-        most_waiting: int = MAX_WAITING,
+        most_waiting: int = MAX_WAITING_MESSAGES,
         tls: dict[str, Any] | None = None,
     ) -> None:
         timeouts = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}

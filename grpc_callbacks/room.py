@@ -29,7 +29,7 @@ MAX_CALLBACKS = {
 
 # Callbacks without a proof that the ledger keeps about one job of ours that is over. They
 # change nothing but that SLURM is asked to cancel a job that still runs.
-MAX_WHEN_OVER = 10
+MAX_CALLBACKS_WHEN_OVER = 10
 
 # Callbacks with the same scope are counted together: origin, job, SLURM id, proven.
 Scope = tuple[CallbackOrigin, str, int, bool]
@@ -77,5 +77,5 @@ def most_of_ours(job: LedgerJob, most: int, *, proven: bool) -> int:
     id, if it keeps `most` about a job that is not over.
     """
     if job.state in OVER and not proven:
-        return min(most, MAX_WHEN_OVER)
+        return min(most, MAX_CALLBACKS_WHEN_OVER)
     return most

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 TRY_S = 2.0
 CALM_S = 5.0  # from one try to the next after one that was answered
 # failures in a row: a process that was stopped for a while and continues must not end
-TRIES = 5
+MAX_TRIES = 5
 LOG_S = 1.0
 EXIT_STATUS = 70  # EX_SOFTWARE
 SETTINGS_FRAME = bytes.fromhex("000000040000000000")
@@ -65,9 +65,9 @@ class SelfCheck:
                 failures, period_s = failures + 1, self._try_s
             else:
                 failures, period_s = 0, CALM_S
-            if failures >= TRIES and not self._stopping.is_set():
+            if failures >= MAX_TRIES and not self._stopping.is_set():
                 _log_stuck(
-                    f"the process does not answer itself for {TRIES * self._try_s:g} s and ends ({error})"
+                    f"the process does not answer itself for {MAX_TRIES * self._try_s:g} s and ends ({error})"
                 )
                 self._end()
                 return

@@ -27,7 +27,7 @@ from grpc_callbacks.callback_writer import (
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
 from grpc_callbacks.connections import (
     CALLS_OF_A_PEER,
-    MAX_OF_A_PEER,
+    MAX_CONNECTIONS_OF_A_PEER,
     CallerConnection,
     UnreadCalls,
 )
@@ -54,20 +54,23 @@ SERVICES = (
 HEALTH_EVERY_S = 2.0
 GRACE_S = 5.0
 # of a connection; a gRPC client holds further calls back until one of them ends
-STREAMS = 16
+MAX_STREAMS = 16
 OPTIONS = (
     ("grpc.max_receive_message_length", 4096),  # a callback has 150 bytes at most
     ("grpc.max_metadata_size", 4096),
     ("grpc.absolute_max_metadata_size", 8192),
     # no compression: a small message can unpack to a large one
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    ("grpc.max_concurrent_streams", STREAMS),
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
     # Calls that have begun and have no handler yet. Above the first number (gRPC's
     # default: 1,000) gRPC cancels calls at random, also those of good callers. So the
     # number is more than one peer can begin (its connections x streams); UnreadCalls
     # limits the calls that have a handler.
-    ("grpc.server.max_pending_requests", 2 * MAX_OF_A_PEER * STREAMS),
-    ("grpc.server.max_pending_requests_hard_limit", 4 * MAX_OF_A_PEER * STREAMS),
+    ("grpc.server.max_pending_requests", 2 * MAX_CONNECTIONS_OF_A_PEER * MAX_STREAMS),
+    (
+        "grpc.server.max_pending_requests_hard_limit",
+        4 * MAX_CONNECTIONS_OF_A_PEER * MAX_STREAMS,
+    ),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 600_000),
     # a call that never finishes ends with its connection
@@ -81,7 +84,7 @@ OPTIONS = (
 )
 MESSAGE_S = 15.0  # within this time a call's message must arrive
 # calls; at one more, the connection with most of them is closed
-MAX_WITHOUT_MESSAGE = 1024
+MAX_CONNECTIONS_WITHOUT_MESSAGE = 1024
 # of the served key: no terminal, no forwarding, and no ~/.ssh/rc, which sshd would run
 # before each of the supervisor's commands
 RESTRICTED = "restrict "
@@ -130,7 +133,7 @@ class Services:
             authorized_keys=RESTRICTED + authorized_keys.rstrip("\n") + "\n"
         )
         self._serving = False
-        self._unread = UnreadCalls(MAX_WITHOUT_MESSAGE)
+        self._unread = UnreadCalls(MAX_CONNECTIONS_WITHOUT_MESSAGE)
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers for gRPC's server."""

@@ -29,7 +29,7 @@ LOST_LINE = re.compile(
     r"\d+ (start|end) (?P<job_id>0x[0-9a-f]{64}) (?P<slurm_id>\d{1,10}) .*"
 )
 MAX_FILE_BYTES = 4096
-KEPT_REJECTED = 1000
+KEPT_REJECTED_FILES = 1000
 RESERVE_BYTES = 64 * 1024  # of `lost`, as hook/spool.c takes it
 KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of fallocate(2)
 
@@ -174,7 +174,7 @@ def reject(file: Path) -> list[str]:
         with suppress(FileNotFoundError):  # another thread drops files, too
             rejected.append((other.lstat().st_ctime_ns, other.name))
     dropped_names = list[str]()
-    for _, name in sorted(rejected)[:-KEPT_REJECTED]:
+    for _, name in sorted(rejected)[:-KEPT_REJECTED_FILES]:
         with suppress(FileNotFoundError):
             (folder / name).unlink()
             dropped_names.append(name)

@@ -2,7 +2,7 @@
 that a caller sends.
 
 A caller has REQUEST_S for its whole request of at most REQUEST_BYTES. At most
-CONNECTIONS are open at once; the server closes later ones. A page must not wait for
+MAX_CONNECTIONS are open at once; the server closes later ones. A page must not wait for
 anything: it is written from what the process already knows.
 """
 
@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseServer
 from typing import Any
 
-CONNECTIONS = 16
+MAX_CONNECTIONS = 16
 REQUEST_BYTES = 4096
 REQUEST_S = 2.0
 TEXT = "text/plain; charset=utf-8"
@@ -56,7 +56,7 @@ class ProbeServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
         self._log_failure = log_failure
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((host, int(port)), _Handler)
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class ProbeServer(ThreadingHTTPServer):
         )
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread, or close it if CONNECTIONS are open
+        """Serve a connection on a thread, or close it if MAX_CONNECTIONS are open
         already.
         """
         if not self._free.acquire(blocking=False):

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from supervisor_tasks.jobs.model import SlurmId
 
-MAX_OUTPUT = 10_000_000  # bytes that are read from the end of a job's output
+MAX_OUTPUT_BYTES = 10_000_000  # bytes that are read from the end of a job's output
 NICE = 10_000  # below the jobs of customers
 # for how long the login node refuses the user before an alarm is raised
 REFUSED_S = 60.0

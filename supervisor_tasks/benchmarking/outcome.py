@@ -26,7 +26,7 @@ FIRST_LOOK_S = 1.0
 MAX_LOOK_S = 60.0
 MISSING_AGAIN_S = 5.0
 # submissions that SLURM, when asked, does not know; then the benchmark has failed
-SUBMISSIONS = 5
+MAX_SUBMISSIONS = 5
 # a network file system may show the login node an older file for so long
 OUTPUT_LATE_S = 60.0
 COMPLETED = "COMPLETED"
@@ -190,10 +190,8 @@ def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementU
             stage=BenchmarkState.SUBMITTING,
             poll_delay_s=submission_window_s - one.called_s_ago,
         )
-    if one.lost_submissions + 1 >= SUBMISSIONS:
-        reason = (
-            f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
-        )
+    if one.lost_submissions + 1 >= MAX_SUBMISSIONS:
+        reason = f"it was handed to SLURM {MAX_SUBMISSIONS} times, and SLURM knows nothing of it"
         return MeasurementUpdate(stage=BenchmarkState.FAILED, reason=reason)
     return MeasurementUpdate(stage=BenchmarkState.WAITING, lost=True)
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from statistics import median
 
-GAPS = 9  # between the last heads; their median is the usual gap
+KEPT_GAPS = 9  # between the last heads; their median is the usual gap
 LATE_S = 2.0  # a head that comes so much later than usual is late: silence
 MAX_SILENT_S = 15.0
 BEHIND_S = 1.0  # how long the endpoints may show a higher head than was announced
@@ -34,7 +34,7 @@ class Announcements:
     def __init__(self) -> None:
         self.number = -1  # the highest block that was announced
         self.announced_s = float("-inf")
-        self._gaps_s: deque[float] = deque(maxlen=GAPS)
+        self._gaps_s: deque[float] = deque(maxlen=KEPT_GAPS)
         # since when the endpoints have shown other heads than were announced
         self._behind_since_s = float("inf")
         self._why_not = NOT_CONNECTED

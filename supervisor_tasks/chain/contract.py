@@ -13,7 +13,7 @@ from eth_abi.exceptions import DecodingError
 
 from supervisor_tasks.chain.abi_codec import Function, decode_revert, event, function
 from supervisor_tasks.chain.rpc.client import (
-    BATCH,
+    BATCH_CALLS,
     Call,
     Rpc,
     RpcError,
@@ -258,7 +258,7 @@ class Contract:
         return jobs
 
     def _ask_jobs(
-        self, job_ids: Sequence[JobId], block: int, at_once: int = BATCH
+        self, job_ids: Sequence[JobId], block: int, at_once: int = BATCH_CALLS
     ) -> Iterable[tuple[JobId, Any]]:
         """Each job with the contract's answer about it at a block."""
         calls = [

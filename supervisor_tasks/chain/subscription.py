@@ -32,10 +32,14 @@ from supervisor_tasks.errors import TransientError
 log = structlog.get_logger()
 
 MAX_BYTES = 256 * 2**10  # of a message, and of the pages of an answer; a head has 2 KB
-MAX_QUEUED = 16  # received messages that are not read yet
-MAX_A_SECOND = 1000  # messages that are read a second; the others wait in the node
+MAX_QUEUED_MESSAGES = 16  # received messages that are not read yet
+MAX_MESSAGES_A_SECOND = (
+    1000  # messages that are read a second; the others wait in the node
+)
 HEADS, LOGS = "newHeads", "logs"  # their names in eth_subscribe
-SHORT = 100  # characters of an answer: a chain's number, a subscription's name
+MAX_SHORT_CHARS = (
+    100  # characters of an answer: a chain's number, a subscription's name
+)
 PATIENCE_S = 10.0  # to connect, and for an answer
 PING_EVERY_S = 5.0  # a dead connection that looks alive is closed after twice that
 FIRST_AGAIN_S = 1.0
@@ -109,7 +113,7 @@ def read(frame: str | bytes) -> Message | None:
     number, answer = content.get("id"), content.get("result")
     if not isinstance(number, int):
         return None
-    if not isinstance(answer, str) or len(answer) > SHORT:
+    if not isinstance(answer, str) or len(answer) > MAX_SHORT_CHARS:
         return Message(request=number)
     return Message(request=number, answer=answer)
 
@@ -131,7 +135,7 @@ class _Provider(WebSocketProvider):
     def __init__(self, url: str, listener: Listener) -> None:
         options: dict[str, Any] = {
             "max_size": MAX_BYTES,
-            "max_queue": MAX_QUEUED,
+            "max_queue": MAX_QUEUED_MESSAGES,
             "compression": None,
             "open_timeout": PATIENCE_S,
             "close_timeout": 1.0,
@@ -212,7 +216,7 @@ class _Provider(WebSocketProvider):
         if now_s - self._second_s >= 1.0:
             self._second_s, self._read = now_s, 0
         self._read += 1
-        if self._read >= MAX_A_SECOND:
+        if self._read >= MAX_MESSAGES_A_SECOND:
             await asyncio.sleep(self._second_s + 1.0 - now_s)
 
 

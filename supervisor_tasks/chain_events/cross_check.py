@@ -15,7 +15,10 @@ import structlog
 
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.chain.rpc.client import RpcError
-from supervisor_tasks.chain.rpc.endpoint_health import AGREEING, PATIENCE_S
+from supervisor_tasks.chain.rpc.endpoint_health import (
+    MIN_AGREEING_ENDPOINTS,
+    PATIENCE_S,
+)
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.jobs.events import CancelRequested, Claimed, ToppedUp
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -43,7 +46,10 @@ def unconfirmed_transactions(
     """
     wanted = _by_transaction(happened)
     endpoints = contract.rpc
-    if not isinstance(endpoints, Endpoints) or endpoints.number < AGREEING:
+    if (
+        not isinstance(endpoints, Endpoints)
+        or endpoints.number < MIN_AGREEING_ENDPOINTS
+    ):
         return set()
     if not wanted:
         return set()
@@ -51,9 +57,9 @@ def unconfirmed_transactions(
     missing = {
         tx_hash
         for tx_hash in wanted
-        if len(_shown_by(tx_hash, wanted, shown)) < AGREEING
+        if len(_shown_by(tx_hash, wanted, shown)) < MIN_AGREEING_ENDPOINTS
     }
-    if len(shown) < AGREEING and endpoints.alone_for_s() > PATIENCE_S:
+    if len(shown) < MIN_AGREEING_ENDPOINTS and endpoints.alone_for_s() > PATIENCE_S:
         return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
     if missing:  # of one that is alone, for long only if the others are busy
         _update_disagreement(ledger, missing, wanted, shown)

@@ -11,12 +11,12 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import StatusSummary
 from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, SLURM_ANSWERED
-from supervisor_tasks.observability.health import LOOKED_EVERY_S, MISSED
+from supervisor_tasks.observability.health import LOOKED_EVERY_S, MISSED_INTERVALS
 
 
 def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
     """Return the reasons for which no job is claimed now; empty if jobs are claimed."""
-    return list(_reasons(summary, MISSED * max(chain_poll_s, LOOKED_EVERY_S)))
+    return list(_reasons(summary, MISSED_INTERVALS * max(chain_poll_s, LOOKED_EVERY_S)))
 
 
 def slurm_answers(summary: StatusSummary) -> bool:

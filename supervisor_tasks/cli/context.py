@@ -38,7 +38,7 @@ from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.observability.health import periodic_work, problems
 from supervisor_tasks.observability.metrics import oldest_due_s
 
-MAX_NAMED = 5  # candidates that an ambiguous name lists
+MAX_NAMED_CANDIDATES = 5  # candidates that an ambiguous name lists
 
 
 class CliContext:
@@ -160,7 +160,9 @@ class CliContext:
         job_ids = self.overview.named(name)
         if len(job_ids) != 1:
             number = "no job" if not job_ids else "several jobs"
-            candidates = "".join(f"\n  {job_id}" for job_id in job_ids[:MAX_NAMED])
+            candidates = "".join(
+                f"\n  {job_id}" for job_id in job_ids[:MAX_NAMED_CANDIDATES]
+            )
             raise CommandError(
                 f"found {number} of cluster {self.settings.cluster_name!r} that {name!r} names; expected one, by the"
                 f" beginning of its id, slurm:NUMBER or customer:ADDRESS: see `supervisor job list`{candidates}"

@@ -28,7 +28,7 @@ from supervisor_tasks.ledger.earnings import (
 )
 from supervisor_tasks.provider.offer import format_credits, rounded_credits
 
-MAX_SHOWN = 100  # rows of a table; programs get all
+MAX_SHOWN_ROWS = 100  # rows of a table; programs get all
 MAX_DAYS = 400  # in a plot, also the days on which nothing was earned
 NO_JOB = "(no job)"  # transactions such as a registration
 SUMS = (
@@ -84,7 +84,7 @@ def earnings(
         typer.Option(
             min=1,
             max=options.MAX_NUMBER,
-            help=f"Show this many rows at most; without it, a table has {MAX_SHOWN} and a file has all.",
+            help=f"Show this many rows at most; without it, a table has {MAX_SHOWN_ROWS} and a file has all.",
         ),
     ] = None,
     as_csv: Annotated[
@@ -117,7 +117,7 @@ def earnings(
         per, job_id = Per.JOB, chosen.job_id
     wanted = EarningsFilter(job_id, options.hex_beginning(customer), options.age(since))
     is_table = output in (Format.TABLE, Format.WIDE) and not as_csv
-    most = MAX_SHOWN if limit is None and is_table else limit
+    most = MAX_SHOWN_ROWS if limit is None and is_table else limit
     earned = Earnings(cli.ledger.engine, cli.ledger.cluster)
 
     def show() -> None:

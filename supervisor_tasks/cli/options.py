@@ -71,7 +71,7 @@ RequiredReason = Annotated[
 ]
 
 
-WHOLE = 1000  # characters: no sentence is longer
+WHOLE_TEXT_CHARS = 1000  # characters: no sentence is longer
 
 
 class CommandGroup(TyperGroup):
@@ -84,7 +84,7 @@ class CommandGroup(TyperGroup):
         lines = []
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
-            lines.append((name, command.get_short_help_str(WHOLE)))
+            lines.append((name, command.get_short_help_str(WHOLE_TEXT_CHARS)))
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 

@@ -24,9 +24,9 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Bar, Cell, View, cells
 from supervisor_tasks.config.redaction import cleaned, hiding
 
-WIDE = 200  # columns where there is no terminal, and COLUMNS names none
-NO_LIMIT = 2000  # columns of the wide form
-WIDEST_PLOT = 120  # columns
+WIDE_COLUMNS = 200  # columns where there is no terminal, and COLUMNS names none
+UNLIMITED_COLUMNS = 2000  # columns of the wide form
+MAX_PLOT_COLUMNS = 120  # columns
 CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -112,7 +112,7 @@ class Output:
             table.add_row(
                 *map(self._text, row), style="reverse" if number == selected else ""
             )
-        self._print(table, NO_LIMIT if wide else None)
+        self._print(table, UNLIMITED_COLUMNS if wide else None)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
         """Print the values of one object, one a line; a long value goes on below
@@ -156,7 +156,7 @@ class Output:
         for bar in bars:
             length = DrawnBar(largest or 1.0, 0.0, bar.value, color="green")
             table.add_row(Text(self.line(bar.name)), length, Text(self.line(bar.text)))
-        self._print(table, min(console_of(self.color).width, WIDEST_PLOT))
+        self._print(table, min(console_of(self.color).width, MAX_PLOT_COLUMNS))
 
     def blank(self) -> None:
         """Print an empty line."""
@@ -244,13 +244,13 @@ def console_of(color: bool, width: int | None = None) -> Console:
 
 
 def _given_width() -> int | None:
-    """Return the number of columns in COLUMNS, or WIDE where there is no terminal; else
+    """Return the number of columns in COLUMNS, or WIDE_COLUMNS where there is no terminal; else
     None, for the terminal's width.
     """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit():
         return int(columns)
-    return None if sys.stdout.isatty() else WIDE
+    return None if sys.stdout.isatty() else WIDE_COLUMNS
 
 
 def _side(kind: str) -> Any:

@@ -22,7 +22,7 @@ from supervisor_tasks.ledger.facts import BALANCE
 from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED
 from supervisor_tasks.ledger.status_queries import StatusSummary, StoredReading, Writer
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
-from supervisor_tasks.observability.health import MISSED
+from supervisor_tasks.observability.health import MISSED_INTERVALS
 from supervisor_tasks.observability.metrics import oldest_due_s
 from supervisor_tasks.provider.offer import format_credits
 
@@ -254,7 +254,7 @@ def _read_up_to(snapshot: StatusSummary) -> Cell:
     scanned_s = snapshot.periodic_run_ages_s.get(SCANNED)
     if scanned_s is None:
         return Cell(text, "yellow")
-    style = "yellow" if scanned_s > MISSED * IDLE_S[SCANNED] else ""
+    style = "yellow" if scanned_s > MISSED_INTERVALS * IDLE_S[SCANNED] else ""
     return Cell(f"{text}; at the head {span(scanned_s)} ago", style)
 
 

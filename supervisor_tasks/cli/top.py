@@ -67,7 +67,7 @@ FEW_FACTS = (
 )
 """What is shown where the terminal has few lines, so that the jobs have room."""
 FEW_LINES = 40
-MOVE = 10  # lines, in the story of a job
+MOVE_LINES = 10  # lines, in the story of a job
 KEYS = "q quit  j/k next, previous  enter open  b back  f filter  p pause claims"
 THROUGHPUT_S = 600.0  # a job that was settled earlier does not count
 ENTER_SCREEN, LEAVE_SCREEN, HOME, CLEAR_LINE, CLEAR_BELOW = (
@@ -162,7 +162,7 @@ def pressed(screen: Screen, key: str, job_ids: Sequence[str]) -> Screen:
         return replace(screen, only=next_filter(screen.only), selected=0)
     step = {"j": 1, "k": -1}.get(key, 0)
     if screen.opened is not None:
-        return replace(screen, first_line=max(screen.first_line + step * MOVE, 0))
+        return replace(screen, first_line=max(screen.first_line + step * MOVE_LINES, 0))
     return replace(screen, selected=max(min(screen.selected + step, last), 0))
 
 

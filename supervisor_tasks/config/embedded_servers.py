@@ -49,10 +49,10 @@ from supervisor_tasks.errors import PermanentError, TransientError
 
 log = structlog.get_logger()
 
-MAX_SOCKET_PATH = 107  # bytes, of a Unix socket (unix(7))
+MAX_SOCKET_PATH_BYTES = 107  # bytes, of a Unix socket (unix(7))
 DATABASE_USER = "supervisor-db"  # Postgres refuses to run as root
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"  # where useradd is
-RESTARTS = 4  # of a server that ends while it is started
+MAX_RESTARTS = 4  # of a server that ends while it is started
 RESTART_AFTER_S = 0.5
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 60.0  # Postgres writes a checkpoint first
@@ -352,7 +352,7 @@ def _wait_for(server: EmbeddedServer) -> None:
     memory, which they notice within a moment.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
-    restarts = RESTARTS
+    restarts = MAX_RESTARTS
     while not answers(server):
         has_ended = not server.process.runs()
         if time.monotonic() > deadline or (has_ended and not restarts):
@@ -542,10 +542,10 @@ def _make_folder(folder: Path, user: str | None) -> None:
 
 
 def _require_short(path: Path) -> None:
-    if len(str(path).encode()) > MAX_SOCKET_PATH:
+    if len(str(path).encode()) > MAX_SOCKET_PATH_BYTES:
         raise StateFolderError(
             f"STATE_DIR: the socket {path} would have {len(str(path).encode())} bytes; a Unix socket may have"
-            f" {MAX_SOCKET_PATH}: choose a shorter folder"
+            f" {MAX_SOCKET_PATH_BYTES}: choose a shorter folder"
         )
 
 

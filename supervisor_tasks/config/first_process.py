@@ -27,7 +27,7 @@ from types import ModuleType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 M_ARENA_MAX = -8  # malloc.h
-ARENAS = 2
+MALLOC_ARENAS = 2
 TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT"
 # the exit status is this plus the signal's number, as in shells
 SIGNAL_STATUS_BASE = 128
@@ -87,14 +87,14 @@ def _sends_traces() -> bool:
 
 
 def limit_arenas() -> None:
-    """Let the C library's malloc keep at most ARENAS heaps.
+    """Let the C library's malloc keep at most MALLOC_ARENAS heaps.
 
     By default each thread may get a heap of its own, up to eight for each core, and no
     other thread uses the memory that a thread frees in its heap.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
     if mallopt is not None:
-        mallopt(M_ARENA_MAX, ARENAS)
+        mallopt(M_ARENA_MAX, MALLOC_ARENAS)
 
 
 def _end(number: int, _: object) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from supervisor_tasks.errors import PermanentError
 
 ROOT = 0
-OWN = 0o700
+OWNER_ONLY_MODE = 0o700
 # for root: Postgres then runs as another user, and must reach its folder
 OPEN_TO_POSTGRES = 0o711
 
@@ -32,7 +32,7 @@ def private_folder(folder: Path) -> None:
     """
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     _require_safe(nearest, is_parent=nearest != folder)
-    mode = OWN
+    mode = OWNER_ONLY_MODE
     if os.geteuid() == ROOT:
         mode = OPEN_TO_POSTGRES
     for path in (*reversed(folder.parents), folder):

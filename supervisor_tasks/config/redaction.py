@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-LONG = 8  # characters
-LEAST = 2
+LONG_SECRET_CHARS = 8  # characters
+MIN_SECRET_CHARS = 2
 
 Hide = Callable[[str], str]
 
@@ -19,7 +19,7 @@ def hiding(secrets: Iterable[str], instead: str = "[redacted]") -> Hide:
     """Return a function that hides these secrets in a text; the longest first, because
     one can be part of another.
     """
-    hidden = {secret for secret in secrets if len(secret) >= LEAST}
+    hidden = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
     if not hidden:
         return str
     longest_first = sorted(hidden, key=lambda secret: (-len(secret), secret))
@@ -61,7 +61,7 @@ def _pattern(secret: str) -> str:
     / at its end ends the word.
     """
     escaped = re.escape(secret)
-    if len(secret) >= LONG:
+    if len(secret) >= LONG_SECRET_CHARS:
         return escaped
     pattern = escaped
     if secret[0].isalnum():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
-from supervisor_tasks.config.redaction import LONG
+from supervisor_tasks.config.redaction import LONG_SECRET_CHARS
 
 LEAST_KEY = 4  # characters; a shorter part is no key but, for example, v3
 
@@ -73,7 +73,7 @@ def _parts(url: str) -> set[str]:
 
 
 def _may_be_key(part: str) -> bool:
-    if len(part) >= LONG:
+    if len(part) >= LONG_SECRET_CHARS:
         return True
     return len(part) >= LEAST_KEY and not part.isalpha()
 

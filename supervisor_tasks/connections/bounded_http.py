@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-CONNECTIONS = 16
+MAX_CONNECTIONS = 16
 MAX_BYTES = 64 * 2**20
 
 
@@ -116,7 +116,7 @@ class NotAcceptedError(requests.RequestException):
 class _Adapter(HTTPAdapter):
     def __init__(self, deadline_s: float, most_bytes: int) -> None:
         self._pools = _pools(deadline_s, most_bytes)
-        super().__init__(pool_maxsize=CONNECTIONS)
+        super().__init__(pool_maxsize=MAX_CONNECTIONS)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)

@@ -37,10 +37,10 @@ QUERY_TIMEOUT_S = 5
 READ_ONLY = (
     f"-c default_transaction_read_only=on -c statement_timeout={QUERY_TIMEOUT_S * 1000}"
 )
-CONNECTIONS = 3
-MAX_OPEN = 200
-MAX_SETTLED = 50
-MAX_FOUND = 100
+MAX_CONNECTIONS = 3
+MAX_OPEN_JOBS = 200
+MAX_SETTLED_JOBS = 50
+MAX_FOUND_JOBS = 100
 ADDRESS_CHARACTERS = 42
 ALL_STATES = tuple(state.value for state in State)
 
@@ -86,7 +86,7 @@ class LedgerReader:
         fleet's own runs.
         """
         url = running_database_url(self.settings)
-        return open_engine(url, connections=CONNECTIONS, options=READ_ONLY)
+        return open_engine(url, connections=MAX_CONNECTIONS, options=READ_ONLY)
 
     def jobs(self, question: str = "") -> JobList:
         """The jobs that the question names; without one, all that are neither settled
@@ -158,7 +158,9 @@ def _bill(ledger: Ledger, job: Job, row: Row) -> Bill:
 
 
 def _unsettled_and_last(overview: Overview) -> list[Row]:
-    return overview.jobs(JobFilter(limit=MAX_OPEN)) + overview.lately_over(MAX_SETTLED)
+    return overview.jobs(JobFilter(limit=MAX_OPEN_JOBS)) + overview.lately_over(
+        MAX_SETTLED_JOBS
+    )
 
 
 def _named(overview: Overview, wanted: Question) -> list[Row]:
@@ -166,7 +168,9 @@ def _named(overview: Overview, wanted: Question) -> list[Row]:
         return overview.jobs_of_ids(overview.named(f"slurm:{wanted.slurm_id}"))
     rows = list(overview.jobs_of_ids(overview.named(wanted.beginning)))
     if len(wanted.beginning) <= ADDRESS_CHARACTERS:
-        rows += overview.jobs(JobFilter(ALL_STATES, wanted.beginning, limit=MAX_FOUND))
+        rows += overview.jobs(
+            JobFilter(ALL_STATES, wanted.beginning, limit=MAX_FOUND_JOBS)
+        )
     by_id = {row["job_id"]: row for row in rows}  # each job once
     return list(by_id.values())
 

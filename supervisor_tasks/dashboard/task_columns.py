@@ -7,15 +7,15 @@ from typing import Any
 
 ID = re.compile(r"0x[0-9a-f]{38,64}")
 ID_CHARACTERS = 10
-MAX_ARGUMENTS = 44  # characters
-MAX_RESULT = 68
+MAX_ARGUMENT_CHARS = 44  # characters
+MAX_RESULT_CHARS = 68
 COLUMNS = "name,args,result,state,received,runtime,uuid"
 
 
 def shown_task(task: Any) -> Any:
     """Return Flower's task with short arguments and a short result."""
-    task.args = _short(task.args, MAX_ARGUMENTS)
-    task.result = _short(task.result, MAX_RESULT)
+    task.args = _short(task.args, MAX_ARGUMENT_CHARS)
+    task.result = _short(task.result, MAX_RESULT_CHARS)
     return task
 
 

@@ -28,7 +28,7 @@ from supervisor_tasks.doctor.verdicts import (
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED
-from supervisor_tasks.observability.health import MISSED
+from supervisor_tasks.observability.health import MISSED_INTERVALS
 
 ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
 CONTRACT = (
@@ -144,7 +144,9 @@ def reading(shared: Examined) -> Iterator[Finding]:
     last_read = None
     if cursor is not None:
         last_read = cursor[0]
-    yield reading_verdict(last_read, head, scanned_s, MISSED * IDLE_S[SCANNED])
+    yield reading_verdict(
+        last_read, head, scanned_s, MISSED_INTERVALS * IDLE_S[SCANNED]
+    )
 
 
 SETTINGS = (

@@ -31,7 +31,7 @@ from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.interface import Controller
 
 CONNECT_S = 3.0  # for a connection, so that what needs it still has time
-CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
+MAX_CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
 # of leaving out malformed variables; what is left can be incomplete, and fail in the
 # next round
 MAX_ROUNDS = 3
@@ -117,7 +117,7 @@ class Examined:
         return Shared(name, make, self.until_s - MARGIN_S)
 
     def _engine(self) -> Engine:
-        engine = open_engine(self.url.get(), CONNECTIONS)
+        engine = open_engine(self.url.get(), MAX_CONNECTIONS)
         server_version(engine)
         return engine
 

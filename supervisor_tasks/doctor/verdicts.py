@@ -15,7 +15,7 @@ CLOCK_WRONG_S = 60.0
 FEW_DAYS = 14  # of a certificate that is left
 MAX_ERROR_CHARS = 300  # characters of an error
 
-NOT_FOUND = 127  # the status of a shell that finds no such program
+NOT_FOUND_STATUS = 127  # the status of a shell that finds no such program
 TOKEN_MISSING = "supervisor: no token"  # noqa: S105  what job_submit.lua prints for a job without one
 REFUSED_BY_LUA = "supervisor:"
 
@@ -344,7 +344,7 @@ def version_verdict(
         return green(name, version.splitlines()[0])
     printed = (stderr or stdout).strip()[:MAX_ERROR_CHARS]
     mend = "see what it prints on the login node"
-    if status == NOT_FOUND:
+    if status == NOT_FOUND_STATUS:
         mend = "install it on the login node, or correct its path"
     return red(
         name,

@@ -31,10 +31,12 @@ AT_MOST = {
     purpose: Fact(f"claims.at_most.{purpose.replace('-', '_')}", INT)
     for purpose in PURPOSES
 }  # claims in flight, after one ran out of gas
-NO_LIMIT = 1000  # a limit that has grown to this is over
+UNLIMITED_CLAIMS = 1000  # a limit that has grown to this is over
 # The call of another contract can use all gas but a 64th of it.
-OUT_OF_GAS = 0.9
-MAX_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
+OUT_OF_GAS_SHARE = 0.9
+MAX_REVERTED_CLAIMS = (
+    3  # in a row; a customer may cancel a job in the block of its claim
+)
 MAX_WAIT_S = 60.0
 # a customer may cancel between the look at the queue and the estimate
 ESTIMATED_S = 60.0
@@ -51,7 +53,7 @@ ESTIMATED_ADVICE = (
 
 def revert_delay_s(in_a_row: int) -> float:
     """Seconds for which no claim is sent after `in_a_row` reverts. Pure."""
-    if in_a_row < MAX_REVERTED:
+    if in_a_row < MAX_REVERTED_CLAIMS:
         return 0.0
     return min(2.0 ** min(in_a_row - 1, 10), MAX_WAIT_S)
 
@@ -59,7 +61,7 @@ def revert_delay_s(in_a_row: int) -> float:
 def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:
     """How many of the wanted claims may be under way now."""
     in_a_row, ago_s = _reverts_in_a_row(ledger, purpose)
-    if in_a_row < MAX_REVERTED:
+    if in_a_row < MAX_REVERTED_CLAIMS:
         return min(wanted, _at_most(ledger, purpose) or wanted)
     if ago_s < revert_delay_s(in_a_row):
         return 0
@@ -88,7 +90,7 @@ def _limit(ledger: Ledger, purpose: str, results: Sequence[Mined]) -> None:
     if any(map(_ran_out_of_gas, results)):
         ledger.facts.set(AT_MOST[purpose], 1)
     elif at_most is not None and any(entry.success for entry in results):
-        if 2 * at_most < NO_LIMIT:
+        if 2 * at_most < UNLIMITED_CLAIMS:
             ledger.facts.set(AT_MOST[purpose], 2 * at_most)
         else:
             ledger.facts.clear_if(AT_MOST[purpose], at_most)
@@ -97,7 +99,7 @@ def _limit(ledger: Ledger, purpose: str, results: Sequence[Mined]) -> None:
 def _ran_out_of_gas(result: Mined) -> bool:
     if result.success or result.given_up:
         return False
-    return result.gas_used >= OUT_OF_GAS * result.sent.gas
+    return result.gas_used >= OUT_OF_GAS_SHARE * result.sent.gas
 
 
 def _at_most(ledger: Ledger, purpose: str) -> int | None:
@@ -141,7 +143,7 @@ def _clear_alarm_if_recovered(ledger: Ledger) -> None:
     """
     for purpose in PURPOSES:
         in_a_row, _ = _reverts_in_a_row(ledger, purpose)
-        if in_a_row >= MAX_REVERTED:
+        if in_a_row >= MAX_REVERTED_CLAIMS:
             return
         if _estimate_rejected(ledger, purpose).seconds() >= ESTIMATED_S:
             return
@@ -159,7 +161,7 @@ def _record_failure(ledger: Ledger, purpose: str, error: str) -> None:
     earlier, _ = _reverts_in_a_row(ledger, purpose)
     in_a_row = earlier + 1
     ledger.facts.set(REVERT_STREAKS[purpose], in_a_row)
-    if in_a_row >= MAX_REVERTED:
+    if in_a_row >= MAX_REVERTED_CLAIMS:
         ledger.alarms.on(
             AlarmName.CLAIMS_REVERTING,
             purpose=purpose,

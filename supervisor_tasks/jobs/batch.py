@@ -32,7 +32,7 @@ from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
 log = structlog.get_logger()
 
 RECORD_EVERY_S = 0.25  # after a commit, outcomes wait this long for others
-RECORD_AT_MOST = 100  # outcomes in one transaction
+MAX_RECORDED_OUTCOMES = 100  # outcomes in one transaction
 # While outcomes of more bytes than this wait for their commit, a thread begins no other
 # group. A fetched script has up to 4 MiB, and 64 of them could wait.
 MAX_UNRECORDED_BYTES = 8 * 1024 * 1024
@@ -250,7 +250,9 @@ class Batch:
         last commit.
         """
         items = [self._items.get()]
-        while len(items) < RECORD_AT_MOST and _bytes(items) <= MAX_UNRECORDED_BYTES:
+        while (
+            len(items) < MAX_RECORDED_OUTCOMES and _bytes(items) <= MAX_UNRECORDED_BYTES
+        ):
             left_s = 0.0
             if not self._is_urgent(items):
                 left_s = self._recorded_s + RECORD_EVERY_S - time.monotonic()

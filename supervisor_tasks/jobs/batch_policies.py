@@ -17,7 +17,7 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 
 # submissions of one customer in one command: they share the time in which sbatch may
 # begin
-GROUP_SIZE = 20
+GROUP_JOBS = 20
 
 # leases the due effects of so many groups at most
 LeaseDue = Callable[[Ledger, int], list[OpenEffect]]
@@ -47,7 +47,7 @@ def _due(kind: EffectKind) -> LeaseDue:
 
 
 def _due_by_customer(ledger: Ledger, groups: int) -> list[OpenEffect]:
-    return ledger.effects.lease_groups(groups, GROUP_SIZE)
+    return ledger.effects.lease_groups(groups, GROUP_JOBS)
 
 
 def one_by_one(
@@ -76,7 +76,7 @@ BATCH_POLICIES = {
     # Half of these threads serve all customers whose logins are slow (SLOW_COMMANDS in
     # slurm/ssh.py).
     EffectKind.SUBMIT: BatchPolicy(
-        carry_out=submit, lease_due=_due_by_customer, parallel=16, group_size=GROUP_SIZE
+        carry_out=submit, lease_due=_due_by_customer, parallel=16, group_size=GROUP_JOBS
     ),
     EffectKind.CANCEL: BatchPolicy(
         carry_out=one_by_one(lambda context, job, _: cancel(context, job)),

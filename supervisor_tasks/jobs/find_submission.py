@@ -51,7 +51,7 @@ MAX_UNPARSED_ANSWERS = 3
 # of more other customers than had a submission cut off, the cause is the job or its
 # customer (a start-up file, a script too long for a slow link), and another try would
 # end the same way.
-CUT_OFF_AT_MOST = 5
+MAX_CUT_OFF_TRIES = 5
 
 
 NOTHING = SlurmRecords([], listed=False)
@@ -166,7 +166,7 @@ def require_worth_trying(cut_off: CutOff) -> None:
     of other customers are not.
     """
     times = len(cut_off.reasons)
-    if times >= CUT_OFF_AT_MOST and cut_off.others_taken > cut_off.others_cut_off:
+    if times >= MAX_CUT_OFF_TRIES and cut_off.others_taken > cut_off.others_cut_off:
         raise PermanentError(
             f"its submission was cut off {times} times while SLURM took the jobs of {cut_off.others_taken} other customers,"
             f" and SLURM has nothing of it; the last time: {cut_off.reasons[-1]}"

@@ -34,7 +34,7 @@ from supervisor_tasks.slurm.size import Size
 log = structlog.get_logger()
 
 MAX_JOBS_IN_ALARM = 20  # jobs in the alarm
-SHOWN_TEXT = 300
+MAX_TEXT_CHARS = 300
 UNANSWERED_FOR_S = 300.0
 UNANSWERED_ADVICE = "try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER"
 ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended; plugins/job_submit.lua prevents that"
@@ -175,7 +175,7 @@ def _answer_or_none(
     try:
         return (ask(),)
     except SupervisorError as error:
-        unanswered[what] = str(error)[:SHOWN_TEXT]
+        unanswered[what] = str(error)[:MAX_TEXT_CHARS]
         return None
 
 

@@ -38,9 +38,9 @@ TRIES_BEFORE_A_FORK_SHOWS = 20
 REPORT_AGAIN_S = 30.0
 # refusals that the contract's status of the job does not explain; a node may be between
 # two blocks
-UNEXPLAINED = 3
+MAX_UNEXPLAINED_TRIES = 3
 # transactions of one step that were mined and reverted; each one costs gas
-MAX_REVERTED = 3
+MAX_REVERTED_REPORTS = 3
 # The node cannot estimate a step while the step before it is not mined.
 FOLLOWING_GAS = 250_000
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
@@ -149,7 +149,7 @@ def _without_hopeless(plans: Plans, reverted: Mapping[OpenEffect, int]) -> Plans
     return {
         effect: steps
         for effect, steps in plans.items()
-        if reverted.get(effect, 0) < MAX_REVERTED
+        if reverted.get(effect, 0) < MAX_REVERTED_REPORTS
     }
 
 
@@ -157,10 +157,10 @@ def _park_hopeless(
     context: WorkerContext, plans: Plans, reverted: Mapping[OpenEffect, int]
 ) -> None:
     """Leave the effects to the operator whose transaction was mined and reverted
-    MAX_REVERTED times.
+    MAX_REVERTED_REPORTS times.
     """
     for effect, times in reverted.items():
-        if times >= MAX_REVERTED:
+        if times >= MAX_REVERTED_REPORTS:
             wanted = [write.purpose for write in plans[effect]]
             park(
                 context.ledger,
@@ -294,7 +294,7 @@ def _explain_refusal(
     status: ChainStatus | None,
 ) -> None:
     """Record the contract's status of a job whose report it would refuse. If the status
-    explains the refusal, the effect is due again. After UNEXPLAINED refusals that it
+    explains the refusal, the effect is due again. After MAX_UNEXPLAINED_TRIES refusals that it
     does not explain, the effect is parked.
     """
     refusals = effect.contract_rejections + 1
@@ -312,7 +312,7 @@ def _explain_refusal(
         effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
     elif after != job:
         effects.postpone([effect], 0.0)
-    elif refusals < UNEXPLAINED:
+    elif refusals < MAX_UNEXPLAINED_TRIES:
         effects.postpone(
             [effect], retry_delay_s(effect.attempts), str(error), refused=True
         )

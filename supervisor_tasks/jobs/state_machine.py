@@ -92,7 +92,7 @@ USED_UP = (
     "all runs of the job together have used the {minutes} minutes that were paid for"
 )
 # times that a waiting job is put back to its paid size; the next time, it is cancelled
-PUT_BACK_AT_MOST = 3
+MAX_PUT_BACK_TIMES = 3
 LOOK_AFTER_S = 2.0  # until the look that checks the first put-back; doubled each time
 LAUNCH_AGAIN_S = 30.0  # until a job is submitted again that a node could not start
 # for a status without a place on chain: any reorganisation puts it in doubt, until the
@@ -526,7 +526,7 @@ def _has_more_time_only(job: Job, event: MoreThanPaid) -> bool:
 def _can_be_put_back(job: Job, event: MoreThanPaid) -> bool:
     if job.stop is not None or not event.waits:
         return False
-    return job.put_back < PUT_BACK_AT_MOST
+    return job.put_back < MAX_PUT_BACK_TIMES
 
 
 def _is_not_stopped(job: Job, _: MoreThanPaid) -> bool:

@@ -18,8 +18,8 @@ from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.database import read_connection
 
-AT_ONCE = 50  # lines of one query: a script has up to 4 MB
-LEVEL = 10  # of the compression
+LINES_AT_ONCE = 50  # lines of one query: a script has up to 4 MB
+COMPRESSION_LEVEL = 10  # of the compression
 
 _TRANSACTION = """to_jsonb(transactions) || jsonb_build_object('signatures', (
     SELECT COALESCE(jsonb_agg(to_jsonb(signatures) - 'transaction_id' ORDER BY signed_at), '[]') FROM signatures
@@ -151,9 +151,9 @@ def _write(
 ) -> Mapping[str, int]:
     written = dict.fromkeys(_QUERIES, 0)
     with os.fdopen(descriptor, "wb") as file:
-        with zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).stream_writer(
-            file, closefd=False
-        ) as compressed:
+        with zstandard.ZstdCompressor(
+            level=COMPRESSION_LEVEL, write_checksum=True
+        ).stream_writer(file, closefd=False) as compressed:
             for kind, line in lines:
                 compressed.write(line.encode() + b"\n")
                 written[kind] += 1
@@ -174,7 +174,7 @@ def _sync_folder(folder: Path) -> None:
 
 def _lines(engine: Engine, cluster: str, before: datetime) -> Iterator[tuple[str, str]]:
     """Return the lines, each with its kind."""
-    where = {"cluster": cluster, "before": before, "most": AT_ONCE}
+    where = {"cluster": cluster, "before": before, "most": LINES_AT_ONCE}
     with read_connection(engine) as connection:
         for kind, (query, first) in _QUERIES.items():
             at, last = _BEGINNING, first

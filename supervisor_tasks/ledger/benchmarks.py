@@ -67,10 +67,10 @@ SHOWN_OF_RUN = tuple(
     if column.name
     not in ("cluster", "token", "hardware_digest", "pricing_digest", "forced")
 )
-MAX_ENDED = 100  # the last runs that `ended` reads
+MAX_ENDED_RUNS = 100  # the last runs that `ended` reads
 # the last runs whose labels count; a limit, because the registration reads them every
 # few seconds
-MAX_MEASURED = 100
+MAX_MEASURED_VALUES = 100
 
 _MEASURED = text(
     """
@@ -458,7 +458,9 @@ class BenchmarkStore:
         query = select(RUNS.c.id, RUNS.c.hardware_digest).where(
             RUNS.c.cluster == self._cluster
         )
-        rows = connection.execute(query.order_by(RUNS.c.id.desc()).limit(MAX_MEASURED))
+        rows = connection.execute(
+            query.order_by(RUNS.c.id.desc()).limit(MAX_MEASURED_VALUES)
+        )
         return dict(rows.all())
 
     def latest(self) -> dict[str, StoredMeasurement]:
@@ -485,7 +487,7 @@ class BenchmarkStore:
             select(RUNS.c.hardware_digest, age, RUNS.c.forced)
             .where(*conditions)
             .order_by(RUNS.c.id.desc())
-            .limit(MAX_ENDED)
+            .limit(MAX_ENDED_RUNS)
         )
         with self._engine.connect() as connection:
             return [

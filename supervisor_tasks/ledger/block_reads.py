@@ -30,7 +30,7 @@ TRANSACTIONS = METADATA.tables["transactions"]
 
 # extra blocks that are kept: receipts may be committed when the scan has long passed
 # their blocks
-MARGIN = 64
+MARGIN_BLOCKS = 64
 
 # Opens the transactions again whose blocks were lost: they are sent again, and may have
 # another result. If one had reverted and a newer one has its idempotency key, the older
@@ -57,7 +57,7 @@ class Blocks:
     def __init__(self, engine: Engine, cluster: str, depth: int) -> None:
         self._engine = engine
         self._cluster = cluster
-        self.kept = depth + 1 + MARGIN
+        self.kept = depth + 1 + MARGIN_BLOCKS
 
     def kept_hashes(self) -> dict[int, str]:
         """The hash of each block that is kept."""

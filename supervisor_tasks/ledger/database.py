@@ -19,7 +19,7 @@ from supervisor_tasks.ledger.driver import CONNECTING, process_name, unavailable
 # exclusive run can have that. 16 such threads and the holder's connection take 39. The
 # threads that carry out effects (48) hold one for the time of a statement, and wait for
 # their turn.
-CONNECTIONS = 40
+MAX_CONNECTIONS = 40
 WAIT_FOR_CONNECTION_S = 30.0
 DATABASE_ERRORS = (DBAPIError, LedgerUnavailableError)
 RESTED_S = 1.0  # a connection that was used more recently is not pinged
@@ -43,7 +43,9 @@ class _Pool(QueuePool):
             ) from error
 
 
-def open_engine(url: str, connections: int = CONNECTIONS, options: str = "") -> Engine:
+def open_engine(
+    url: str, connections: int = MAX_CONNECTIONS, options: str = ""
+) -> Engine:
     """The engine of the ledger's database. Errors hide the parameters, which may be
     scripts or signed bytes.
 

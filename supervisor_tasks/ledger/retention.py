@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.ledger.benchmarks import MAX_ENDED, MAX_MEASURED
+from supervisor_tasks.ledger.benchmarks import MAX_ENDED_RUNS, MAX_MEASURED_VALUES
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import TEXT, Fact
@@ -23,11 +23,11 @@ from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 # why the operator holds the deletion, for example an audit
 HELD = Fact("retention.held", TEXT)
 SCRIPTS_KEPT_DAYS = 7
-BATCH = 200  # jobs, or other rows, in one transaction
+BATCH_ROWS = 200  # jobs, or other rows, in one transaction
 PASS_S = 20.0  # for the batches of one call
 PASS_JOBS = 5000  # for the jobs of one call
 # benchmark runs that the registration reads, of any age
-RUNS_KEPT = max(MAX_MEASURED, MAX_ENDED)
+RUNS_KEPT = max(MAX_MEASURED_VALUES, MAX_ENDED_RUNS)
 
 # A reorganisation goes no deeper than the first block whose hash is kept. Without one,
 # nothing counts as final.
@@ -250,11 +250,11 @@ class Retention:
     def _statement(
         self, what: str, statement: TextClause, **parameters: Any
     ) -> Deletion:
-        where = {"cluster": self._cluster, "most": BATCH, **parameters}
+        where = {"cluster": self._cluster, "most": BATCH_ROWS, **parameters}
         return lambda connection: {what: connection.execute(statement, where).rowcount}
 
     def _jobs(self, connection: Connection) -> Mapping[str, int]:
-        where = {"cluster": self._cluster, "most": BATCH, "days": self._days}
+        where = {"cluster": self._cluster, "most": BATCH_ROWS, "days": self._days}
         job_ids = list(connection.scalars(_OLD_JOBS, where))
         if not job_ids:
             return {}

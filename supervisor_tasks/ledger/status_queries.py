@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 _HEX_OF_ID = 66  # characters of a complete job id, or of a hash
 _DIGITS_OF_BIGINT = 19
-MAX_NAMED = 5  # jobs that one name may have, before the rest is left out
+MAX_NAMED_JOBS = 5  # jobs that one name may have, before the rest is left out
 MAX_ROWS = 1000  # rows of a list
 
 
@@ -267,7 +267,7 @@ class Overview:
             return int(row["n"])
 
     def named(self, name: str) -> list[str]:
-        """The ids of the jobs with this name, at most MAX_NAMED: slurm:NUMBER,
+        """The ids of the jobs with this name, at most MAX_NAMED_JOBS: slurm:NUMBER,
         customer:ADDRESS (those that are neither settled nor given back), or the
         beginning of an id. Of the last form, only a complete id is cheap.
         """
@@ -276,7 +276,10 @@ class Overview:
             return []
         with self._engine.connect() as connection:
             rows = self._rows(
-                connection, _NAMED[kind], value=_PATTERN[kind](value), most=MAX_NAMED
+                connection,
+                _NAMED[kind],
+                value=_PATTERN[kind](value),
+                most=MAX_NAMED_JOBS,
             )
             return [row["job_id"] for row in rows]
 

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 COUNT_EVERY_S = 1.0
 # a worker takes fewer messages at a time: with more in the queue, earlier ones may
 # still wait
-BACKLOG = 16
+BACKLOG_MESSAGES = 16
 
 # makes a connection of Kombu, or lends one
 Connect = Callable[[], AbstractContextManager[Any]]
@@ -99,7 +99,7 @@ class Backpressure:
         """Return whether more messages wait in the queue than a worker takes at a
         time.
         """
-        return self._length(queue) > BACKLOG
+        return self._length(queue) > BACKLOG_MESSAGES
 
     def _length(self, queue: str) -> int:
         return queue_lengths(self._connect, [queue])

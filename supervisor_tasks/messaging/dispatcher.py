@@ -23,7 +23,7 @@ log = structlog.get_logger()
 SHOWN_JOBS = 100  # in a message's arguments, which Flower shows
 # messages in a queue; a burst of jobs is smaller, and so many take some megabytes of
 # Redis
-MAX_WAITING = 10_000
+MAX_WAITING_MESSAGES = 10_000
 # a task takes all effects that are due, so one message serves all that become due
 # within this time
 TOGETHER_S = 0.5
@@ -34,7 +34,7 @@ class TaskDispatcher:
     raises nothing.
     """
 
-    def __init__(self, app: Celery, most_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, app: Celery, most_waiting: int = MAX_WAITING_MESSAGES) -> None:
         self._app = app
         self._backpressure = Backpressure(
             app.connection_or_acquire, most_waiting, "dispatcher"

@@ -29,7 +29,7 @@ NO_ARGUMENTS = (None, "", "()")
 # a task that runs longer is shown while it runs; the next heartbeat (every 2 s) sends
 # its held events
 HELD_S = 5.0
-MAX_HELD = 1000  # tasks; a worker has 16 at once, and some in advance
+MAX_HELD_TASKS = 1000  # tasks; a worker has 16 at once, and some in advance
 
 
 class HeldEvents:
@@ -56,7 +56,7 @@ class HeldEvents:
     def _hold(self, fields: Fields) -> None:
         self._held[fields["uuid"]] = [(RECEIVED, self._stamped(fields))]
         # the oldest tasks sent no event of their end, as at a lost connection
-        while len(self._held) > MAX_HELD:
+        while len(self._held) > MAX_HELD_TASKS:
             self._held.popitem(last=False)
 
     def _of_held_task(self, kind: str, fields: Fields) -> Events:

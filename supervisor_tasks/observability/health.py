@@ -18,7 +18,7 @@ from supervisor_tasks.ledger.periodic_run_names import (
 )
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 
-MISSED = 3  # after so many intervals without a run the fleet is unhealthy
+MISSED_INTERVALS = 3  # after so many intervals without a run the fleet is unhealthy
 LEAST_S = 30.0  # a restart of a process is shorter
 OVERDUE_S = 60.0  # a due effect waits less while a worker serves its queue
 # a worker looks at the chain at least so often (indexer/new_blocks.py)
@@ -39,7 +39,7 @@ class Periodic:
     @property
     def patience_s(self) -> float:
         """How old its last run may be."""
-        return max(MISSED * self.every_s, LEAST_S)
+        return max(MISSED_INTERVALS * self.every_s, LEAST_S)
 
 
 def periodic_work(chain_poll_s: float, *, accounts: bool) -> list[Periodic]:

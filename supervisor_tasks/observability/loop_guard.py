@@ -21,7 +21,7 @@ STANDS_FOR_S = 60.0
 LOOK_EVERY_S = 5.0
 # A process that was suspended as a whole goes on, and its loop comes round between two
 # looks.
-LOOKS = 2
+CONFIRMING_LOOKS = 2
 LOG_WITHIN_S = 2.0
 EXIT_STATUS = 1
 
@@ -35,7 +35,7 @@ class LoopGuard:
         self._looks = 0
 
     def stands(self) -> bool:
-        """Whether the loop has come round at none of LOOKS looks in a row, and for
+        """Whether the loop has come round at none of CONFIRMING_LOOKS looks in a row, and for
         STANDS_FOR_S. A loop that waits for a service that does not answer does not
         stand, nor does that of a process that was asked to end.
         """
@@ -45,7 +45,7 @@ class LoopGuard:
             self._looks = 0
         else:
             self._looks += 1
-        return self._looks >= LOOKS
+        return self._looks >= CONFIRMING_LOOKS
 
 
 def start_loop_guard(loop: Progress, dependencies: Dependencies, process: str) -> None:

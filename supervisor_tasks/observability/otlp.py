@@ -38,12 +38,12 @@ log = structlog.get_logger()
 PATH = "/v1/traces"
 SEND_S = 3.0  # for one batch, with the tries
 SEND_EVERY_MS = 1000
-BATCH = 256
+BATCH_SPANS = 256
 MAX_SPANS = 4096
-MAX_ENDS = 1000  # jobs whose history is still to be read
+MAX_ENDED_JOBS = 1000  # jobs whose history is still to be read
 CLOSE_S = 3.0
 SPAN_BITS = 64
-NS = 1_000_000_000
+NS_PER_S = 1_000_000_000
 SCOPE = InstrumentationScope("grid-supervisor", version("grid-supervisor"))
 
 
@@ -71,9 +71,9 @@ class OtlpTracer:
             _Exporter(exporter),
             max_queue_size=MAX_SPANS,
             schedule_delay_millis=SEND_EVERY_MS,
-            max_export_batch_size=BATCH,
+            max_export_batch_size=BATCH_SPANS,
         )
-        self._ends: Queue[Job | None] = Queue(MAX_ENDS)
+        self._ends: Queue[Job | None] = Queue(MAX_ENDED_JOBS)
         self._reader = threading.Thread(
             target=self._read_on, name="traces", daemon=True
         )
@@ -147,8 +147,8 @@ class OtlpTracer:
             parent=parent,
             resource=self._resource,
             attributes=dict(span.attributes),
-            start_time=int(span.begun_s * NS),
-            end_time=int(span.ended_s * NS),
+            start_time=int(span.begun_s * NS_PER_S),
+            end_time=int(span.ended_s * NS_PER_S),
             instrumentation_scope=SCOPE,
         )
 

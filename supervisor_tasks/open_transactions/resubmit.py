@@ -33,7 +33,7 @@ from supervisor_tasks.wallet.wallet import AccountState
 log = structlog.get_logger()
 
 # nonces that one pass confirms as another writer's, or fills; each costs a request
-MAX_CERTAIN = 20
+MAX_CERTAIN_TRANSACTIONS = 20
 LOG_SAMPLE_SIZE = 5
 CONFLICTS = (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE)
 NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.GIVE_UP, *CONFLICTS)
@@ -260,7 +260,7 @@ def _give_nonces_up(
     wallet, ledger = context.chain.wallet, context.ledger
     _store_conflicts(wallet.transactions, plan)
     lost = list[Sent]()
-    for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MAX_CERTAIN]:
+    for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MAX_CERTAIN_TRANSACTIONS]:
         if wallet.is_confirmed_unmined(entry, state):
             lost.append(entry)
     if not lost:
@@ -306,7 +306,7 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
         for entry in waiting
         if _is_open(entry, wallet.address, state)
     }
-    holes = list(islice(_holes(mine.keys(), state), MAX_CERTAIN))
+    holes = list(islice(_holes(mine.keys(), state), MAX_CERTAIN_TRANSACTIONS))
     if not holes:
         return
     oldest_s = max(entry.signed_age_s for entry in mine.values())

@@ -14,7 +14,9 @@ from typing import Any
 from benchmarks.label_format import normalised, number_text
 
 CREDIT_DIGITS = 18
-FAR_OFF = 100  # times the reference, or a hundredth of it: such a price is rarely meant
+FAR_OFF_FACTOR = (
+    100  # times the reference, or a hundredth of it: such a price is rarely meant
+)
 MAX_LABEL_CHARS = 60  # characters of a label's value, in a line about a difference
 
 Labels = tuple[tuple[str, str], ...]
@@ -153,7 +155,7 @@ def price_warnings(prices: Prices, reference: Prices) -> list[str]:
     """
     usual, warnings = reference.named(), list[str]()
     for name, wei in prices.named().items():
-        if wei >= FAR_OFF * usual[name] or FAR_OFF * wei <= usual[name]:
+        if wei >= FAR_OFF_FACTOR * usual[name] or FAR_OFF_FACTOR * wei <= usual[name]:
             price, usual_price = format_credits(wei), format_credits(usual[name])
             warnings.append(
                 f"the {name} price is {price} credits a minute; usual are {usual_price}: check the settings"

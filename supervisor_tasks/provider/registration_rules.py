@@ -26,7 +26,7 @@ from supervisor_tasks.provider.offer import (
     sorted_labels,
 )
 
-MAX_REJECTED = 100  # remembered offers
+MAX_REJECTED_OFFERS = 100  # remembered offers
 LOOK_LASTS_S = 150.0  # a look at the nodes, one a minute, counts for so long
 # machines that come back within this time need no new measurement
 MEASURED_LASTS_S = 7 * 24 * 3600.0
@@ -331,7 +331,7 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
         tries=tries,
         accepted=_accepted(memory, chain),
         approved=approved,
-        rejected=tuple(rejected[-MAX_REJECTED:]),
+        rejected=tuple(rejected[-MAX_REJECTED_OFFERS:]),
     )
 
 

@@ -59,16 +59,18 @@ from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
 from supervisor_tasks.slurm_lookup.lookup import look_at
 from supervisor_tasks.slurm_lookup.plausible_callbacks import plausible_ids
 
-ASKED_AT_ONCE = 1000
-TRACED_AT_ONCE = 50
+JOBS_ASKED_AT_ONCE = 1000
+JOBS_TRACED_AT_ONCE = 50
 # whose homes one sweep looks at: each needs a login and a command
 CUSTOMERS_AT_ONCE = 10
 CLOCKS_APART_S = 5.0  # how far the clocks of the login node and of slurmctld may differ
-MAX_UNANSWERED = 3  # questions without an answer: each may take half a minute
+MAX_UNANSWERED_QUESTIONS = 3  # questions without an answer: each may take half a minute
 SCANNED_WITHIN_S = 90.0  # a longer gap in the scan may hide that blocks are lost
 SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds
-FORGOTTEN_AT_MOST = 3  # how often a job is submitted again because slurmctld forgot it
-SHOWN_TEXT = 500
+MAX_FORGOTTEN_TIMES = (
+    3  # how often a job is submitted again because slurmctld forgot it
+)
+MAX_TEXT_CHARS = 500
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ class ReconciliationReport:
             try:
                 yield
             except SupervisorError as error:
-                self.unseen[side] = str(error)[:SHOWN_TEXT]
+                self.unseen[side] = str(error)[:MAX_TEXT_CHARS]
 
 
 def collect_snapshot(
@@ -325,7 +327,8 @@ def _confirmed_lookups(
     means that neither knows the job.
     """
     asked = (
-        snapshot.missing[:ASKED_AT_ONCE] + snapshot.parked_and_absent[:ASKED_AT_ONCE]
+        snapshot.missing[:JOBS_ASKED_AT_ONCE]
+        + snapshot.parked_and_absent[:JOBS_ASKED_AT_ONCE]
     )
     absent = [job.job_id for job in asked]
     if not absent:
@@ -369,7 +372,7 @@ def _traces(
     they are too many for one sweep, it searches for a random choice of them.
     """
     lost = [job.job_id for job in pending_and_missing(snapshot)]
-    chosen = random.sample(lost, min(len(lost), TRACED_AT_ONCE))
+    chosen = random.sample(lost, min(len(lost), JOBS_TRACED_AT_ONCE))
     if not chosen or not booted.isdecimal():
         return {}
     if context.slurm.cluster.controller().booted != booted:
@@ -400,7 +403,7 @@ def _traces_by_time(
             # slurmctld forgets a waiting job only when it is killed: then it restarted
             # after it had taken the job.
             traces[job_id] = Trace.SOME
-        elif len(losses_ago_s.get(job_id, ())) >= FORGOTTEN_AT_MOST:
+        elif len(losses_ago_s.get(job_id, ())) >= MAX_FORGOTTEN_TIMES:
             traces[job_id] = Trace.UNSURE
     return traces
 
@@ -485,9 +488,9 @@ def _log_traces(
             written = context.slurm.cluster.jobs_with_logs(user, asked_of[user])
         except TransientError as error:
             # a broken account must not stop the search for the others
-            report.unseen["logs"] = str(error)[:SHOWN_TEXT]
+            report.unseen["logs"] = str(error)[:MAX_TEXT_CHARS]
             failures += 1
-            if failures >= MAX_UNANSWERED:
+            if failures >= MAX_UNANSWERED_QUESTIONS:
                 break
             continue
         traces |= dict.fromkeys(asked_of[user], Trace.NONE)
@@ -545,7 +548,7 @@ def _with_histories(
             report.unseen["customers"] = (
                 f"sacct on the login node does not know the customers of {len(refused)}"
                 f" jobs, such as {first}: {refused[first]}"
-            )[:SHOWN_TEXT]
+            )[:MAX_TEXT_CHARS]
     return snapshot
 
 

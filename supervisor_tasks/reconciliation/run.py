@@ -32,8 +32,8 @@ from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.collect import (
-    MAX_UNANSWERED,
-    SHOWN_TEXT,
+    MAX_TEXT_CHARS,
+    MAX_UNANSWERED_QUESTIONS,
     ReconciliationReport,
     collect_snapshot,
 )
@@ -62,8 +62,8 @@ SHORTEST_S = 20.0  # however soon slurmctld forgets
 RETRY_SOON_S = 60.0  # when a side could not be seen
 MORE_S = 10.0  # when older claims are left to read
 RECORDED_AT_ONCE = 500
-CANCELLED_AT_ONCE = 50  # jobs of one user
-SHOWN_REFUSED = 5  # in a line of the log
+JOBS_CANCELLED_AT_ONCE = 50  # jobs of one user
+SHOWN_REFUSED_JOBS = 5  # in a line of the log
 MAX_FINDINGS = 200  # findings in a report
 SHOWN_JOBS = 20  # in an alarm
 RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
@@ -167,7 +167,7 @@ def _cancel(
     to_cancel = _to_cancel(context.ledger, snapshot, findings)
     unanswered = 0
     for user, all_of_user in to_cancel.items():
-        of_user = dict(all_of_user[:CANCELLED_AT_ONCE])
+        of_user = dict(all_of_user[:JOBS_CANCELLED_AT_ONCE])
         report.left_to_cancel += len(all_of_user) - len(of_user)
         try:
             refused = context.slurm.cluster.cancel_all(list(of_user), user)
@@ -175,10 +175,10 @@ def _cancel(
             refused = dict.fromkeys(of_user, str(error))
             unanswered += isinstance(error, TransientError)
         _log_cancelled(of_user, refused, report)
-        if unanswered >= MAX_UNANSWERED:
+        if unanswered >= MAX_UNANSWERED_QUESTIONS:
             break
     if report.not_cancelled:
-        some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED])
+        some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED_JOBS])
         log.error("slurm_jobs_not_cancelled", jobs=len(report.not_cancelled), some=some)
 
 
@@ -206,7 +206,7 @@ def _log_cancelled(
 ) -> None:
     for slurm_id, finding in findings.items():
         if slurm_id in refused:
-            why = refused[slurm_id][:SHOWN_TEXT]
+            why = refused[slurm_id][:MAX_TEXT_CHARS]
             report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = why
             continue
         log.error(

@@ -42,7 +42,7 @@ from supervisor_tasks.errors import (
 from supervisor_tasks.jobs.model import Address
 
 TIMEOUT_S = 10
-TRIES = 10  # to get a number that no other process takes at the same moment
+MAX_NUMBER_TRIES = 10  # to get a number that no other process takes at the same moment
 # below this are the random distances between the numbers of two tries
 NUMBERS_APART = 50
 # the overflow uid of Linux, to which NFS and containers map strangers; -1 in 16 bits
@@ -302,7 +302,7 @@ class Session:
         it. Two processes that took the same number both give it back, and take other
         numbers at random distances.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_NUMBER_TRIES):
             self._add(dn, customer)
             if not self._shares_number(customer):
                 return
@@ -310,7 +310,7 @@ class Session:
             self._highest = None
             self._skipped += secrets.randbelow(NUMBERS_APART)
         raise DirectoryBusyError(
-            f"entry {dn}: other processes took the same uid number {TRIES} times"
+            f"entry {dn}: other processes took the same uid number {MAX_NUMBER_TRIES} times"
         )
 
     def _shares_number(self, customer: Address) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from supervisor_tasks.benchmarking.model import (
-    MAX_OUTPUT,
+    MAX_OUTPUT_BYTES,
     Measurement,
     batch_script,
     output_file,
@@ -110,7 +110,7 @@ class BenchmarkJobs:
             _READ,
             "output",
             output_file(measurement.job_name),
-            str(MAX_OUTPUT),
+            str(MAX_OUTPUT_BYTES),
         ]
         return read_output(
             self._ask(measurement, argv, delimiter.encode() + b"\n", READ_TIMEOUT_S),

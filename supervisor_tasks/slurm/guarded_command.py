@@ -49,7 +49,7 @@ NOT_RUN = (126, 127)  # a shell's status for a command that it cannot run
 TO_REACH_SLURM = ("SLURM_JWT",)
 MAX_DIGITS = 6  # of a command's number, and of a status
 # bytes that one sbatch prints; an id and its warnings have less than 1 kB
-MAX_ANSWER = 2**20
+MAX_ANSWER_BYTES = 2**20
 # the guard's last line, if it has not run all commands: the input was not whole, or the
 # deadline had passed
 TRUNCATED, EXPIRED = "truncated", "expired"
@@ -332,9 +332,9 @@ class Answers:
             )
 
     def _require_short(self, kept: bytearray) -> None:
-        if len(kept) > MAX_ANSWER:
+        if len(kept) > MAX_ANSWER_BYTES:
             raise AnswerTooLongError(
-                f"the guard printed more than {MAX_ANSWER} bytes without an answer"
+                f"the guard printed more than {MAX_ANSWER_BYTES} bytes without an answer"
             )
 
 

@@ -33,7 +33,7 @@ from supervisor_tasks.slurm.rest_answers import RestAnswer
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_BYTES = 2**28  # of one answer; a job has 4 kB
-CONNECTIONS = 16  # kept at once; more are made where more threads ask
+KEPT_CONNECTIONS = 16  # kept at once; more are made where more threads ask
 _PIECE = 2**16
 _NO_SUCH_PATH = 404
 
@@ -242,7 +242,7 @@ def _seconds(timeout: object) -> float | None:
 
 class _UnixPool(HTTPConnectionPool):
     def __init__(self, path: str) -> None:
-        super().__init__("localhost", maxsize=CONNECTIONS)
+        super().__init__("localhost", maxsize=KEPT_CONNECTIONS)
         self._path = path
 
     def _new_conn(self) -> HTTPConnection:
@@ -255,7 +255,7 @@ def _pool(url: str, ca: Path | None) -> HTTPConnectionPool:
         return _UnixPool(unquote(parts.path))
     host = parts.hostname or ""
     if parts.scheme != "https":
-        return HTTPConnectionPool(host, parts.port, maxsize=CONNECTIONS)
+        return HTTPConnectionPool(host, parts.port, maxsize=KEPT_CONNECTIONS)
     ca_certs: str | None = None
     if ca is not None:
         ca_certs = str(ca)
@@ -264,5 +264,5 @@ def _pool(url: str, ca: Path | None) -> HTTPConnectionPool:
         parts.port,
         cert_reqs="CERT_REQUIRED",
         ca_certs=ca_certs,
-        maxsize=CONNECTIONS,
+        maxsize=KEPT_CONNECTIONS,
     )

@@ -8,7 +8,7 @@ from typing import TypeVar
 from supervisor_tasks.slurm.parsers import QuestionRefusedError
 
 # one refused id among 10,000 costs 15; with more refusals, SLURM refuses everything
-REFUSALS_AT_MOST = 64
+MAX_REFUSALS = 64
 
 Answer = TypeVar("Answer")
 
@@ -29,7 +29,7 @@ def ask_in_parts(
         except QuestionRefusedError as error:
             refusals += 1
             middle = len(part) // 2
-            if middle and refusals < REFUSALS_AT_MOST:
+            if middle and refusals < MAX_REFUSALS:
                 parts += [part[middle:], part[:middle]]
                 continue
             refused |= dict.fromkeys(part, str(error))

@@ -33,7 +33,7 @@ from supervisor_tasks.slurm.size import (
     tres_amounts,
 )
 
-SIZES = 4096  # sizes that `_size` remembers
+KEPT_SIZES = 4096  # sizes that `_size` remembers
 
 FIELDS = (
     *(
@@ -180,7 +180,7 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
     return rows
 
 
-@lru_cache(SIZES)
+@lru_cache(KEPT_SIZES)
 def _size(limit: str, threads: str, memory: str, *shown: str) -> Size:
     """Read the size. Most jobs of a site have one of few sizes, and reading it takes as
     long as all other fields. squeue does not show whether a job asks for its memory for

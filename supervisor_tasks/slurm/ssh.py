@@ -55,8 +55,8 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh_command import (
     BROKEN,
     CUT_LATER_S,
-    MAX_CUSTOMERS_OUTPUT,
-    MAX_OUTPUT,
+    MAX_CUSTOMERS_OUTPUT_BYTES,
+    MAX_OUTPUT_BYTES,
     CommandOutput,
     OutputListener,
     command_line,
@@ -78,7 +78,7 @@ QUICK_S = 2.0
 # of silence; if others got answers in its later half, the user's own login hangs
 HUNG_S = 5.0
 # at once on one connection; OpenSSH's default MaxSessions is 10, more are no faster
-CHANNELS = 8
+MAX_CHANNELS = 8
 COMMANDS_OF_A_CUSTOMER = 2  # at once
 # at once, of all customers whose logins are slow: half of a worker's 16 threads
 SLOW_COMMANDS = 8
@@ -148,7 +148,7 @@ class _CachedConnection:
 
     connection: Connection
     channels: threading.BoundedSemaphore = field(
-        default_factory=lambda: threading.BoundedSemaphore(CHANNELS)
+        default_factory=lambda: threading.BoundedSemaphore(MAX_CHANNELS)
     )
     clock: LoginClock | None = None
     dropped: bool = False
@@ -228,7 +228,7 @@ class Ssh:
         argv: Sequence[str],
         stdin: bytes = b"",
         timeout_s: float = COMMAND_TIMEOUT_S,
-        max_output: int = MAX_OUTPUT,
+        max_output: int = MAX_OUTPUT_BYTES,
     ) -> CommandAnswer:
         """Run one command as a user; every word is quoted. Raises SshUnavailableError
         when the command did not run (retry) and SshCutError when it may have run, or
@@ -346,7 +346,7 @@ class Ssh:
             else:
                 with self._a_turn(user):
                     begun_s = our_clock_s()
-                    answer = question(MAX_CUSTOMERS_OUTPUT)
+                    answer = question(MAX_CUSTOMERS_OUTPUT_BYTES)
                 ended_s = our_clock_s()
                 self._login(user).silence.record_duration(ended_s - begun_s, ended_s)
             cached.clock = clock = parse_clock(answer, delimiter, our_clock_s())
@@ -362,7 +362,7 @@ class Ssh:
             probing = self._probing(user)
         try:
             with probing, self._a_turn(user):
-                return self.run(user, argv, max_output=MAX_CUSTOMERS_OUTPUT)
+                return self.run(user, argv, max_output=MAX_CUSTOMERS_OUTPUT_BYTES)
         except SshCutError as error:
             raise SshUnavailableError(str(error)) from error
 

@@ -16,11 +16,11 @@ import paramiko
 CUT_LATER_S = 1.0
 # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be
 # long
-MAX_OUTPUT = 64 * 2**20
+MAX_OUTPUT_BYTES = 64 * 2**20
 # the same where only a customer's start-up files print much
-MAX_CUSTOMERS_OUTPUT = 2**20
-MAX_COMPLAINTS = 64 * 2**10  # bytes of its standard error
-CHUNK = 2**18
+MAX_CUSTOMERS_OUTPUT_BYTES = 2**20
+MAX_STDERR_BYTES = 64 * 2**10  # bytes of its standard error
+CHUNK_BYTES = 2**18
 
 # Gives a command so many bytes, and reads the rest: the channel stays open until all
 # bytes have arrived.
@@ -51,7 +51,7 @@ class OutputListener(Protocol):
 class CommandOutput:
     """A listener that keeps all output, at most `most` bytes of standard output."""
 
-    most: int = MAX_OUTPUT
+    most: int = MAX_OUTPUT_BYTES
     out: bytearray = field(default_factory=bytearray)
     complaints: bytearray = field(default_factory=bytearray)
     waits_for_stderr: bool = False
@@ -64,7 +64,7 @@ class CommandOutput:
     def stderr(self, piece: bytes) -> None:
         """Keep a piece. Raises TooMuchError."""
         self.complaints += piece
-        _require_at_most(MAX_COMPLAINTS, self.complaints)
+        _require_at_most(MAX_STDERR_BYTES, self.complaints)
 
 
 def _require_at_most(most: int, kept: bytearray) -> None:
@@ -130,12 +130,12 @@ def _send(channel: paramiko.Channel, stdin: bytes, listener: OutputListener) -> 
     """Send all of `stdin`, and pass on the output that arrives meanwhile."""
     sent = 0
     while sent < len(stdin):
-        piece = channel.send(stdin[sent : sent + CHUNK])
+        piece = channel.send(stdin[sent : sent + CHUNK_BYTES])
         if not piece:
             raise EOFError("the other end takes no more input")
         sent += piece
         if channel.recv_ready():
-            listener.stdout(channel.recv(CHUNK))
+            listener.stdout(channel.recv(CHUNK_BYTES))
 
 
 def _listen(
@@ -163,4 +163,4 @@ def _receive(
     if left_s <= 0:
         raise TimeoutError("the command did not end in time")
     channel.settimeout(left_s)
-    return receive(CHUNK)
+    return receive(CHUNK_BYTES)

@@ -4,7 +4,7 @@ wei per gas.
 
 from dataclasses import dataclass
 
-BASE_FEES = 2  # a transaction can be mined until the base fee has doubled
+BASE_FEE_FACTOR = 2  # a transaction can be mined until the base fee has doubled
 DEFAULT_TIP_WEI = 10**9  # for a node that reports no usual tip
 STEP_PERCENT = 12.5  # a replacement pays this much more; nodes require 10
 
@@ -60,7 +60,7 @@ def fees(market: Market, cap_wei: int) -> Fees:
     if market.base_fee_wei is None:
         price = min(market.gas_price_wei, cap_wei)
         return Fees(price, price, legacy=True)
-    wanted = BASE_FEES * market.base_fee_wei + market.tip_wei
+    wanted = BASE_FEE_FACTOR * market.base_fee_wei + market.tip_wei
     return Fees(min(wanted, cap_wei), min(market.tip_wei, cap_wei), legacy=False)
 
 
@@ -86,7 +86,7 @@ def replacement(
     tip_wei = max(_step(old.priority_fee_wei), now.priority_fee_wei, least_tip_wei)
     if underpriced:
         wanted_wei = max(
-            old.max_fee_wei, BASE_FEES * (market.base_fee_wei or 0) + tip_wei
+            old.max_fee_wei, BASE_FEE_FACTOR * (market.base_fee_wei or 0) + tip_wei
         )
     else:
         wanted_wei = max(_step(old.max_fee_wei), now.max_fee_wei)

@@ -1,7 +1,10 @@
 """Nonces that the chain reports and the ledger has not signed."""
 
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
-from supervisor_tasks.chain.rpc.endpoint_health import AGREEING, PATIENCE_S
+from supervisor_tasks.chain.rpc.endpoint_health import (
+    MIN_AGREEING_ENDPOINTS,
+    PATIENCE_S,
+)
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.chain.rpc.unanswered import BUSY_COUNTS_LESS
 
@@ -14,12 +17,12 @@ def confirmed_nonces(rpc: Rpc, address: str, reported: int) -> int:
     busy for BUSY_COUNTS_LESS times as long), the report counts. Raises
     RpcUnavailableError until then.
     """
-    if not isinstance(rpc, Endpoints) or rpc.number < AGREEING:
+    if not isinstance(rpc, Endpoints) or rpc.number < MIN_AGREEING_ENDPOINTS:
         return reported
     answers = rpc.each([("eth_getTransactionCount", (address, "latest"))])
     counts = sorted((int(count, 16) for (count,) in answers.values()), reverse=True)
-    if len(counts) >= AGREEING:
-        return min(reported, counts[AGREEING - 1])
+    if len(counts) >= MIN_AGREEING_ENDPOINTS:
+        return min(reported, counts[MIN_AGREEING_ENDPOINTS - 1])
     if rpc.alone_for_s() > PATIENCE_S:
         return reported
     raise RpcUnavailableError(

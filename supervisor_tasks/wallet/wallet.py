@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine
 
 from supervisor_tasks.chain.abi_codec import Revert, decode_revert
 from supervisor_tasks.chain.rpc.client import (
-    BATCH,
+    BATCH_CALLS,
     Call,
     Rpc,
     RpcError,
@@ -67,7 +67,7 @@ log = structlog.get_logger()
 
 FILLER_GAS = 21_000  # of a transaction that does nothing
 # receipts that are asked for in one request, together with a block
-MAX_HASHES = BATCH - 1
+MAX_HASHES = BATCH_CALLS - 1
 # 1,000 gwei a gas, one coin a transaction
 DEFAULT_BOUNDS = Bounds(wei_per_gas=10**12, wei_per_tx=10**18)
 

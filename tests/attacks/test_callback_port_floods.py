@@ -25,7 +25,7 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from grpc_callbacks.connections import CALLS_OF_A_PEER
-from grpc_callbacks.server import STREAMS
+from grpc_callbacks.server import MAX_STREAMS
 from plugins.authorized_keys import REQUEST, Http2Connection, keys_in
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
@@ -251,7 +251,7 @@ def test_calls_of_one_peer__are_bounded__other_peers_and_later_calls_are_answere
     site: CallbackSite, port: Port
 ) -> None:
     """Each call is whole, so that it counts until it is answered."""
-    connections = -(-CALLS // STREAMS)
+    connections = -(-CALLS // MAX_STREAMS)
     with ExitStack() as stack:
         channels = [
             stack.enter_context(

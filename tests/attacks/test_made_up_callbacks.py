@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from grpc_callbacks.room import MAX_CALLBACKS, MAX_WHEN_OVER, CallbackOrigin
+from grpc_callbacks.room import MAX_CALLBACKS, MAX_CALLBACKS_WHEN_OVER, CallbackOrigin
 from plugins.channel import SupervisorTarget, open_channel
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
@@ -113,10 +113,10 @@ def test_callbacks__made_up_about_a_job_that_is_over__are_few_and_are_acknowledg
     with grpc.insecure_channel(port.address) as channel:
         answers = {answer_to(channel, over, duration=seconds) for seconds in range(60)}
     assert answers == {grpc.StatusCode.OK}
-    assert site.rows() == MAX_WHEN_OVER
+    assert site.rows() == MAX_CALLBACKS_WHEN_OVER
     with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
         report(channel, over, duration=60)
-    assert site.rows() == MAX_WHEN_OVER + 1
+    assert site.rows() == MAX_CALLBACKS_WHEN_OVER + 1
 
 
 def test_callbacks__made_up_for_a_job_without_an_id__push_out_nothing_that_is_proven(

@@ -30,7 +30,11 @@ from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from plugins.probes.dependencies import EVERY_S
 from plugins.probes.progress import STANDS_AFTER_S
-from supervisor_tasks.observability.loop_guard import LOOK_EVERY_S, LOOKS, STANDS_FOR_S
+from supervisor_tasks.observability.loop_guard import (
+    CONFIRMING_LOOKS,
+    LOOK_EVERY_S,
+    STANDS_FOR_S,
+)
 from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.holding import main_thread_held
@@ -344,7 +348,7 @@ def test_process__its_loop_is_stalled_for_a_minute__ends_with_a_line(
         wait_until(
             lambda: probes.ask(name, "livez")[0] == 0,
             f"{name} to end",
-            STANDS_FOR_S + LOOKS * LOOK_EVERY_S + 15,
+            STANDS_FOR_S + CONFIRMING_LOOKS * LOOK_EVERY_S + 15,
         )
     wait_until(lambda: held.process() is None, f"{name} to be gone", 10.0)
     assert "main_loop_stalled" in (processes.logs / f"{name}.log").read_text()

@@ -18,8 +18,8 @@ from supervisor_tasks.connections.bounded_http import prepared_session
 from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.instruments import RPC_CALLS, RPC_REQUESTS, timed
 
-BATCH = 100  # calls in one HTTP request; nodes limit their number
-LEAST = 10  # calls; no node refuses so few because of their number
+BATCH_CALLS = 100  # calls in one HTTP request; nodes limit their number
+MIN_BATCH_CALLS = 10  # calls; no node refuses so few because of their number
 # how long a node's limit is remembered; a short failure may look like a limit
 REMEMBERED_S = 600.0
 TOO_MANY_REQUESTS = 429
@@ -118,7 +118,7 @@ class Rpc:
         """
         return require(self.batch([(method, params)])[0])
 
-    def batch(self, calls: Sequence[Call], at_once: int = BATCH) -> list[Any]:
+    def batch(self, calls: Sequence[Call], at_once: int = BATCH_CALLS) -> list[Any]:
         """The answers in the order of the calls, at most `at_once` calls in one HTTP
         request. An RpcError stands in place of each answer that the node refused.
         Raises RpcUnavailableError when the node does not answer at all.
@@ -137,9 +137,9 @@ class Rpc:
         try:
             return self._request(calls)
         except BatchRefusedError:
-            if len(calls) <= LEAST:
+            if len(calls) <= MIN_BATCH_CALLS:
                 raise
-        fewer = max(min(BATCH, len(calls) // 2), LEAST)
+        fewer = max(min(BATCH_CALLS, len(calls) // 2), MIN_BATCH_CALLS)
         # splits them again if the node refuses these too
         first = self._post(calls[:fewer])
         self._limit = min(self._max_calls(), fewer), time.monotonic()

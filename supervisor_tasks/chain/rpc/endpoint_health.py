@@ -14,7 +14,7 @@ BEHIND_BLOCKS = 5
 LOOKS_ALONE = 30
 # how long others must reach the head of an endpoint that does not answer any more
 MEMORY_S = 60.0
-AGREEING = 2  # endpoints that must show what costs money if it is false
+MIN_AGREEING_ENDPOINTS = 2  # endpoints that must show what costs money if it is false
 # with endpoints that do not answer; then one alone is believed. With one that is busy,
 # it is BUSY_COUNTS_LESS times as long.
 PATIENCE_S = 30.0

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-BATCH = 20_000  # rows in one transaction
+BATCH_ROWS = 20_000  # rows in one transaction
 
 _INVALID = sa.text(
     "SELECT count(*) FROM pg_index WHERE NOT indisvalid AND indexrelid = to_regclass(:name)"
@@ -135,11 +135,11 @@ def for_each_batch(table: str, *statements: tuple[str, Mapping[str, Any]]) -> No
     with op.get_context().autocommit_block():
         connection = op.get_bind()
         last = connection.scalar(sa.text(f"SELECT COALESCE(max(id), 0) FROM {table}"))  # noqa: S608
-        for after in range(0, last, BATCH):
+        for after in range(0, last, BATCH_ROWS):
             for statement, parameters in statements:
                 connection.execute(
                     sa.text(statement),
-                    {"after": after, "up_to": after + BATCH, **parameters},
+                    {"after": after, "up_to": after + BATCH_ROWS, **parameters},
                 )
 
 

@@ -30,7 +30,7 @@ from devgrid.ports import free_port
 from devgrid.processes import Processes, Running, answers, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
-from grpc_callbacks.notifier import MAX_WAITING, PAUSE_S, PollNotifier
+from grpc_callbacks.notifier import MAX_WAITING_MESSAGES, PAUSE_S, PollNotifier
 from plugins.authorized_keys import ANSWERS_WITHIN_S
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
@@ -395,7 +395,9 @@ def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(
             for answer in [say.future(lie, timeout=deadline(120)) for lie in lies]:
                 answer.exception()  # most are told that there is no more room for them
         assert (
-            1 <= redis.llen(f"{site.environment['CLUSTER_NAME']}.slurm") <= MAX_WAITING
+            1
+            <= redis.llen(f"{site.environment['CLUSTER_NAME']}.slurm")
+            <= MAX_WAITING_MESSAGES
         )
         assert redis.info("memory")["used_memory"] - used_before < 5_000_000
     site.processes.kill(running, signal.SIGTERM)

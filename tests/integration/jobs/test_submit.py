@@ -37,7 +37,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.find_submission import (
-    CUT_OFF_AT_MOST,
+    MAX_CUT_OFF_TRIES,
     MAX_UNPARSED_ANSWERS,
     listed_records,
 )
@@ -60,7 +60,7 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
-from supervisor_tasks.slurm.ssh_command import CUT_LATER_S, MAX_OUTPUT
+from supervisor_tasks.slurm.ssh_command import CUT_LATER_S, MAX_OUTPUT_BYTES
 from tests.support.carrying import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
@@ -659,13 +659,13 @@ def test_submission__cut_off_again_and_again__is_parked_once_others_get_through(
     site = world.site(world.cluster())
     job = world.new_job(site)
     # as no other customer gets through, SLURM may be away, and for long
-    for _ in range(CUT_OFF_AT_MOST + 1):
+    for _ in range(MAX_CUT_OFF_TRIES + 1):
         assert next_submission(world, site, job) == ""
     trouble = site.ledger.effects.trouble()
     assert (trouble.parked, trouble.late) == (0, 1)
     assert trouble.longest_s > 300.0
     others_are_taken(world, site)
-    assert f"was cut off {CUT_OFF_AT_MOST + 2} times" in next_submission(
+    assert f"was cut off {MAX_CUT_OFF_TRIES + 2} times" in next_submission(
         world, site, job
     )
     assert site.ledger.effects.trouble().parked == 1
@@ -880,7 +880,7 @@ def test_search__finds_nothing_however_slow_slurm_is__is_over_before_its_lease(
         argv: Sequence[str],
         stdin: bytes = b"",
         timeout_s: float = COMMAND_TIMEOUT_S,
-        max_output: int = MAX_OUTPUT,
+        max_output: int = MAX_OUTPUT_BYTES,
     ) -> CommandAnswer:
         asked.append(timeout_s + CUT_LATER_S)
         return run(ssh, user, argv, stdin, timeout_s, max_output)

@@ -222,7 +222,7 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(
 def test_measured__is_asked_every_few_seconds__and_reads_the_last_runs_only(
     benchmarks: BenchmarkStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_benchmarks, "MAX_MEASURED", 2)
+    monkeypatch.setattr(of_benchmarks, "MAX_MEASURED_VALUES", 2)
     _, second, third = (measure(benchmarks, flops) for flops in (1.0, 2.0, 3.0))
     assert [one.run_id for one in benchmarks.measured()] == [second, third]
     assert benchmarks.labels() == {"compute.gflops": 3.0}

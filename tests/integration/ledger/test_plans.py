@@ -229,7 +229,7 @@ def callbacks_said(ledger: Ledger) -> None:
     """
     given = [
         {"job_id": f"0x{n:064x}", "slurm_id": n}
-        for n in range(1, callback_writer.BATCH)
+        for n in range(1, callback_writer.BATCH_CALLBACKS)
     ]
     said = {
         "cluster": CLUSTER,
@@ -544,7 +544,7 @@ def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
     )
     assert deleted.rows["transactions"] == OLD + LOOSE
     verbs = Counter(statement.split(maxsplit=1)[0] for statement, _ in found)
-    assert verbs["DELETE"] >= 5 * OLD // retention.BATCH
+    assert verbs["DELETE"] >= 5 * OLD // retention.BATCH_ROWS
 
 
 @pytest.mark.parametrize("name", FREQUENT_QUERIES)

@@ -342,7 +342,7 @@ def test_delete__more_than_a_call_may__is_left_for_the_next(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many_jobs(engine, 50)
-    monkeypatch.setattr(retention, "BATCH", 10)
+    monkeypatch.setattr(retention, "BATCH_ROWS", 10)
     monkeypatch.setattr(retention, "PASS_JOBS", 20)
     sizes = [
         (deleted.rows["jobs"], deleted.left)
@@ -355,7 +355,7 @@ def test_delete__worker_is_told_to_end__stops_after_the_batch(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many_jobs(engine, 50)
-    monkeypatch.setattr(retention, "BATCH", 10)
+    monkeypatch.setattr(retention, "BATCH_ROWS", 10)
     deleted = Retention(engine, CLUSTER, 400).delete(lambda: False)
     assert (deleted.rows, deleted.left) == ({"scripts": 1}, True)
 
@@ -402,7 +402,7 @@ def test_task__operator_holds_deletions__deletes_nothing(
 def test_delete__operator_holds_deletions_meanwhile__deletes_no_further_batch(
     site: WorkerContext, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor_tasks.ledger.retention.BATCH", 2)
+    monkeypatch.setattr("supervisor_tasks.ledger.retention.BATCH_ROWS", 2)
     many_jobs(engine, 5)
 
     def hold() -> bool:
@@ -596,7 +596,7 @@ def test_archive__several_queries__has_each_line_once(
 ) -> None:
     many_jobs(engine, 7)
     with_rows_of_no_job(engine)
-    monkeypatch.setattr("supervisor_tasks.ledger.archive.AT_ONCE", 3)
+    monkeypatch.setattr("supervisor_tasks.ledger.archive.LINES_AT_ONCE", 3)
     written = archive(engine, CLUSTER, NOW, tmp_path / "all")
     assert written == {
         "job": 8,

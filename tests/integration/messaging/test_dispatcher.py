@@ -14,7 +14,7 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.messaging.backpressure import BACKLOG
+from supervisor_tasks.messaging.backpressure import BACKLOG_MESSAGES
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 
 QUEUE = "no-worker"
@@ -83,18 +83,18 @@ def test_effects__many_of_a_kind__one_message_that_names_their_jobs(
 def test_effects__dispatched_while_the_queue_is_busy__no_second_message(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
-    fill(redis, BACKLOG)
+    fill(redis, BACKLOG_MESSAGES)
     dispatcher.dispatch_effects(effects(3))
     dispatcher.dispatch_effects(effects(3, notified=True))
-    assert redis.llen(QUEUE) == BACKLOG + 1
+    assert redis.llen(QUEUE) == BACKLOG_MESSAGES + 1
     dispatcher.dispatch_effects(effects(3))
-    assert redis.llen(QUEUE) == BACKLOG + 2
+    assert redis.llen(QUEUE) == BACKLOG_MESSAGES + 2
 
 
 def test_effects__dispatched_and_their_messages_are_lost__are_sent_again(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
-    fill(redis, BACKLOG)
+    fill(redis, BACKLOG_MESSAGES)
     dispatcher.dispatch_effects(effects(5))
     redis.flushall()
     dispatcher.dispatch_effects(effects(5, notified=True))

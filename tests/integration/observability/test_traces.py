@@ -23,7 +23,12 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import Job
 from supervisor_tasks.jobs.trace import Recorded
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.observability.otlp import BATCH, CLOSE_S, MAX_SPANS, OtlpTracer
+from supervisor_tasks.observability.otlp import (
+    BATCH_SPANS,
+    CLOSE_S,
+    MAX_SPANS,
+    OtlpTracer,
+)
 from tests.support.ledger import bring_to_queued, job_id, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 
@@ -139,7 +144,7 @@ def test_receiver_refuses__many_batches__are_one_warning(
     receiver.status = 400
     tracer = OtlpTracer(receiver.url, "here", "worker")
     with capture_logs() as logs:
-        tell(tracer, 4 * BATCH)
+        tell(tracer, 4 * BATCH_SPANS)
         wait_until(lambda: receiver.refused >= 4, "batches to be refused", 30.0, 0.05)
         tracer.close()
     assert events(logs) == ["traces_not_sent"]
@@ -156,7 +161,7 @@ def test_tracer__receiver_is_slow__work_goes_on_and_it_closes_in_time(
 ) -> None:
     receiver.let_go.clear()
     tracer = OtlpTracer(receiver.url, "here", "worker")
-    tell(tracer, BATCH)
+    tell(tracer, BATCH_SPANS)
     assert receiver.asked.wait(deadline(30.0))
     assert tell(tracer, MANY) < deadline(5.0)
     assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
@@ -167,18 +172,18 @@ def test_tracer__receiver_is_slow__its_queue_is_bounded(
 ) -> None:
     receiver.let_go.clear()
     tracer = OtlpTracer(receiver.url, "here", "worker")
-    tell(tracer, BATCH)
+    tell(tracer, BATCH_SPANS)
     assert receiver.asked.wait(deadline(30.0))
     tell(tracer, MANY)
     receiver.let_go.set()
     wait_until(
-        lambda: len(receiver.spans) >= MAX_SPANS - BATCH,
+        lambda: len(receiver.spans) >= MAX_SPANS - BATCH_SPANS,
         "what waits to arrive",
         60.0,
         0.05,
     )
     tracer.close()
-    assert len(receiver.spans) <= MAX_SPANS + 2 * BATCH
+    assert len(receiver.spans) <= MAX_SPANS + 2 * BATCH_SPANS
 
 
 def test_close__spans_that_wait__are_sent(receiver: TraceReceiver) -> None:

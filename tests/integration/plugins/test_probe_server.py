@@ -16,7 +16,7 @@ import pytest
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from plugins.probes.http_server import (
-    CONNECTIONS,
+    MAX_CONNECTIONS,
     REQUEST_BYTES,
     REQUEST_S,
     Page,
@@ -128,10 +128,10 @@ def test_connections__as_many_as_may_be__are_freed_by_themselves(
 ) -> None:
     before = threading.active_count()
     with ExitStack() as open_ones:
-        for _ in range(CONNECTIONS):
+        for _ in range(MAX_CONNECTIONS):
             open_ones.enter_context(closing(connected(server)))
         assert said(server, b"GET /livez HTTP/1.1\r\n\r\n") == b""
-        assert threading.active_count() <= before + CONNECTIONS
+        assert threading.active_count() <= before + MAX_CONNECTIONS
         wait_until(
             lambda: said(server, b"GET /livez HTTP/1.1\r\n\r\n") != b"",
             "a free connection",

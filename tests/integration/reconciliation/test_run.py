@@ -253,7 +253,7 @@ def test_sweep__contract_is_final_and_slurm_has_it__is_cancelled_where_slurm_let
 def test_sweep__one_customer_has_many_jobs_to_cancel__the_others_do_not_wait(
     grid: Grid, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "CANCELLED_AT_ONCE", 1)
+    monkeypatch.setattr(run, "JOBS_CANCELLED_AT_ONCE", 1)
     of_customers = list[list[int]]()
     for jobs in (3, 1):
         customer = grid.new_customer().address

@@ -21,7 +21,7 @@ from supervisor_tasks.jobs.effect_timing import (
     submission_window_s,
 )
 from supervisor_tasks.slurm.guarded_command import (
-    MAX_ANSWER,
+    MAX_ANSWER_BYTES,
     Answers,
     AnswerTooLongError,
     LoginClock,
@@ -356,9 +356,9 @@ def test_answers__longer_than_is_kept__are_unknown() -> None:
     answers = Answers(DELIMITER, 1, lambda *_: None, time.monotonic)
     answers.stdout(f"{DELIMITER}\n".encode())
     with pytest.raises(AnswerTooLongError):
-        answers.stdout(b"x" * (MAX_ANSWER + 1))
+        answers.stdout(b"x" * (MAX_ANSWER_BYTES + 1))
     with pytest.raises(AnswerTooLongError):
-        answers.stderr(b"x" * (MAX_ANSWER + 1))
+        answers.stderr(b"x" * (MAX_ANSWER_BYTES + 1))
 
 
 def test_answers__parts_of_standard_error_without_an_end__are_not_kept() -> None:

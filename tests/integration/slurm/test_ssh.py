@@ -489,9 +489,9 @@ def test_run__all_channels_are_taken__is_refused_after_a_while(login: Login) -> 
     ssh, held = login.ssh(login.sshd), login.home / "held"
     held.touch()
     argv = ["/bin/sh", "-c", f"while test -e {held}; do sleep 0.05; done"]
-    with ThreadPoolExecutor(module.CHANNELS) as callers:
+    with ThreadPoolExecutor(module.MAX_CHANNELS) as callers:
         all_of_them = [
-            callers.submit(ssh.run, CUSTOMER, argv) for _ in range(module.CHANNELS)
+            callers.submit(ssh.run, CUSTOMER, argv) for _ in range(module.MAX_CHANNELS)
         ]
 
         def refused() -> bool:
@@ -503,6 +503,6 @@ def test_run__all_channels_are_taken__is_refused_after_a_while(login: Login) -> 
 
         wait_until(refused, "all channels to be taken", PATIENCE_S)
         held.unlink()
-        assert [one.result().status for one in all_of_them] == [0] * module.CHANNELS
+        assert [one.result().status for one in all_of_them] == [0] * module.MAX_CHANNELS
     assert ssh.run(CUSTOMER, ["true"]).status == 0
     ssh.close()

@@ -22,7 +22,7 @@ from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
-from supervisor_tasks.open_transactions.resubmit import MAX_CERTAIN
+from supervisor_tasks.open_transactions.resubmit import MAX_CERTAIN_TRANSACTIONS
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import TransactionFields
 from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
@@ -631,7 +631,7 @@ def test_nonce__signed_far_ahead__so_many_are_filled_at_a_time(
     nonce = _claimed_behind_a_gap(chain, provider, fleet, 10**11)
     assert fleet.follow()
     nonces = [row for (row,) in fleet.rows("nonce")]
-    assert nonces == [*range(nonce, nonce + MAX_CERTAIN), nonce + 10**11]
+    assert nonces == [*range(nonce, nonce + MAX_CERTAIN_TRANSACTIONS), nonce + 10**11]
 
 
 def test_ledger__restored_from_a_backup__goes_on_and_knows_its_own_claims(
@@ -801,7 +801,7 @@ def _waited(fleet: ChainHarness, seconds: float) -> None:
 def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
-    for _ in range(claim_backoff.MAX_REVERTED):
+    for _ in range(claim_backoff.MAX_REVERTED_CLAIMS):
         assert fleet.alarms() == set()
         _claim_in_vain(chain, provider, fleet)
     assert fleet.states() == ["REVERTED"] * 3
@@ -855,7 +855,7 @@ def test_claims__that_revert_now_and_then__are_no_alarm(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     for _ in range(2):
-        for _ in range(claim_backoff.MAX_REVERTED - 1):
+        for _ in range(claim_backoff.MAX_REVERTED_CLAIMS - 1):
             _claim_in_vain(chain, provider, fleet)
         scheduled_jobs(chain, provider, 1)
         claim(fleet.site)

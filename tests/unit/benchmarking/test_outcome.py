@@ -14,10 +14,10 @@ from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdat
 from supervisor_tasks.benchmarking.outcome import (
     LONG_WAIT_S,
     MAX_LOOK_S,
+    MAX_SUBMISSIONS,
     MAX_WAIT_S,
     NODES_COUNTED_AFTER_S,
     OUTPUT_LATE_S,
-    SUBMISSIONS,
     after_cancel,
     after_look,
     blocked_reason,
@@ -142,7 +142,7 @@ def test_after_look__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> N
         one(
             BenchmarkState.SUBMITTING,
             called_s_ago=23.0,
-            lost_submissions=SUBMISSIONS - 1,
+            lost_submissions=MAX_SUBMISSIONS - 1,
         ),
         None,
         SETTLED_S,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from supervisor_tasks.cli.output import CLEAR, WIDE, Output, console_of
+from supervisor_tasks.cli.output import CLEAR, WIDE_COLUMNS, Output, console_of
 from supervisor_tasks.cli.views import Cell
 
 
@@ -19,7 +19,8 @@ class OperatorEndsError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("columns", "width"), [("77", 77), ("", WIDE), ("wide", WIDE), ("-5", WIDE)]
+    ("columns", "width"),
+    [("77", 77), ("", WIDE_COLUMNS), ("wide", WIDE_COLUMNS), ("-5", WIDE_COLUMNS)],
 )
 def test_console_of__columns__are_the_width_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, columns: str, width: int

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from supervisor_tasks.dashboard.task_columns import (
-    MAX_ARGUMENTS,
-    MAX_RESULT,
+    MAX_ARGUMENT_CHARS,
+    MAX_RESULT_CHARS,
     shown_task,
 )
 
@@ -31,5 +31,5 @@ def test_shown_task__of_many_jobs__is_cut() -> None:
     task = shown_task(
         SimpleNamespace(args=f"({', '.join([JOB] * 90)})", result="; ".join([JOB] * 90))
     )
-    assert len(task.args) == MAX_ARGUMENTS
-    assert len(task.result) == MAX_RESULT
+    assert len(task.args) == MAX_ARGUMENT_CHARS
+    assert len(task.result) == MAX_RESULT_CHARS

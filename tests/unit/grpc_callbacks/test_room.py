@@ -3,7 +3,7 @@
 import pytest
 
 from grpc_callbacks.room import (
-    MAX_WHEN_OVER,
+    MAX_CALLBACKS_WHEN_OVER,
     CallbackOrigin,
     LedgerJob,
     most_of_ours,
@@ -53,8 +53,8 @@ def test_scope_of__callbacks_that_are_counted_together__are_bounded_together(
     [
         ("RUNNING", False, 1000, 1000),
         ("SETTLED", True, 1000, 1000),
-        ("SETTLED", False, 1000, MAX_WHEN_OVER),
-        ("REFUSED", False, 1000, MAX_WHEN_OVER),
+        ("SETTLED", False, 1000, MAX_CALLBACKS_WHEN_OVER),
+        ("REFUSED", False, 1000, MAX_CALLBACKS_WHEN_OVER),
         ("SETTLED", False, 3, 3),
     ],
 )

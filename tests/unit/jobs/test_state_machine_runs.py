@@ -30,7 +30,7 @@ from supervisor_tasks.jobs.model import (
     obsolete_effects,
 )
 from supervisor_tasks.jobs.runs import RunEnd, Sighting
-from supervisor_tasks.jobs.state_machine import PUT_BACK_AT_MOST
+from supervisor_tasks.jobs.state_machine import MAX_PUT_BACK_TIMES
 from tests.support.job_histories import TO_QUEUED, TO_RUNNING, lived, step, then
 
 T = 1_000_000
@@ -276,7 +276,7 @@ def test_more_than_paid__time_only__is_put_back_also_while_it_runs() -> None:
 def test_more_than_paid__while_it_waits__is_put_back_a_few_times() -> None:
     event = MoreThanPaid("CPUs: 8 instead of 1", limit_only=False, waits=True)
     job = run_once()
-    for times in range(PUT_BACK_AT_MOST):
+    for times in range(MAX_PUT_BACK_TIMES):
         for _ in range(5):  # looks before the worker has put it back prove nothing
             job, effects = step(job, event)
             assert [effect.kind for effect in effects] == [
@@ -285,7 +285,7 @@ def test_more_than_paid__while_it_waits__is_put_back_a_few_times() -> None:
             ]
             assert job.put_back == times
         job, _ = step(job, LimitApplied(job.run_limit_min, put_back=True))
-    assert job.put_back == PUT_BACK_AT_MOST
+    assert job.put_back == MAX_PUT_BACK_TIMES
     job, effects = step(job, event)
     assert effects == (Effect(EffectKind.CANCEL),)
 

@@ -25,9 +25,9 @@ A_PROBE = 1
 @pytest.mark.parametrize(
     ("row", "most"),
     [
-        ("a worker (", database.CONNECTIONS + A_PROBE),
-        ("`flower`, `metrics`", ledger_reader.CONNECTIONS + A_PROBE),
-        ("a command, `supervisor doctor`", shared.CONNECTIONS),
+        ("a worker (", database.MAX_CONNECTIONS + A_PROBE),
+        ("`flower`, `metrics`", ledger_reader.MAX_CONNECTIONS + A_PROBE),
+        ("a command, `supervisor doctor`", shared.MAX_CONNECTIONS),
     ],
 )
 def test_page__the_connections_of_a_process__are_its_pool_and_a_probes(
@@ -44,6 +44,6 @@ def test_postgres__of_chart_and_compose__serves_a_fleet_while_it_is_replaced() -
     compose: Any = yaml.safe_load((DOCKER / "compose.yaml").read_text())
     by_compose = compose["services"]["postgres"]["command"][-1]
     assert by_compose == f"max_connections={values['postgres']['maxConnections']}"
-    one_more_worker = database.CONNECTIONS + 1
+    one_more_worker = database.MAX_CONNECTIONS + 1
     needed = sum(FLEET) + one_more_worker + KEPT_FOR_SUPERUSERS
     assert values["postgres"]["maxConnections"] > needed

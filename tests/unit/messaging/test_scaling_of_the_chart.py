@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from devgrid import REPOSITORY
-from supervisor_tasks.messaging.backpressure import BACKLOG
+from supervisor_tasks.messaging.backpressure import BACKLOG_MESSAGES
 from supervisor_tasks.messaging.queues import Queue
 
 CHART = REPOSITORY / "docker" / "helm" / "grid-supervisor"
@@ -45,8 +45,8 @@ def test_trigger__of_each_golden_file__counts_the_queue_of_the_slurm_workers(
 
 
 def test_threshold__only_the_dispatcher_sends__is_reached_without_a_worker() -> None:
-    """The dispatcher sends no second message while more than BACKLOG wait."""
-    assert keda()["messagesPerWorker"] * TOLERANCE < BACKLOG + 1
+    """The dispatcher sends no second message while more than BACKLOG_MESSAGES wait."""
+    assert keda()["messagesPerWorker"] * TOLERANCE < BACKLOG_MESSAGES + 1
 
 
 def test_threshold__one_worker_at_work__is_not_reached() -> None:

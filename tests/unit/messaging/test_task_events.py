@@ -103,7 +103,7 @@ def test_events__of_workers__pass() -> None:
 
 
 def test_events__held_without_an_end__are_bounded(monkeypatch: Any) -> None:
-    monkeypatch.setattr("supervisor_tasks.messaging.task_events.MAX_HELD", 2)
+    monkeypatch.setattr("supervisor_tasks.messaging.task_events.MAX_HELD_TASKS", 2)
     held = HeldEvents()
     assert sent(held, *(received(str(number), "claim") for number in range(3))) == []
     assert sent(held, ended("0", "'x'"), ended("2", "'x'")) == [

@@ -1,7 +1,11 @@
 """What `supervisor health` calls wrong: periodic work that has not ended in time."""
 
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
-from supervisor_tasks.observability.health import MISSED, periodic_work, problems
+from supervisor_tasks.observability.health import (
+    MISSED_INTERVALS,
+    periodic_work,
+    problems,
+)
 
 
 def test_periodic_work__with_accounts__every_queue_has_some() -> None:
@@ -19,4 +23,7 @@ def test_problems__beat_is_away__names_beat() -> None:
     }
     (line,) = problems(work, periodic_run_ages_s, 0.0)
     assert line == "clock: last ended 31 s ago, expected one every 5 s: see beat"
-    assert problems(work, periodic_run_ages_s | {"clock": MISSED * 5.0}, 0.0) == []
+    assert (
+        problems(work, periodic_run_ages_s | {"clock": MISSED_INTERVALS * 5.0}, 0.0)
+        == []
+    )

@@ -7,8 +7,8 @@ import pytest
 from plugins.probes.dependencies import Dependencies, Dependency
 from plugins.probes.progress import Progress
 from supervisor_tasks.observability.loop_guard import (
+    CONFIRMING_LOOKS,
     LOOK_EVERY_S,
-    LOOKS,
     STANDS_FOR_S,
     LoopGuard,
 )
@@ -55,7 +55,7 @@ def test_stands__loop_without_a_round__ends_after_a_minute_unless_a_service_is_a
 ) -> None:
     clock = Clock()
     dependencies = asked(clock, check, holds_loop=holds_loop)
-    within = int(STANDS_FOR_S / LOOK_EVERY_S) + LOOKS
+    within = int(STANDS_FOR_S / LOOK_EVERY_S) + CONFIRMING_LOOKS
     found = looks_until_end(clock, Progress(clock), dependencies, within)
     assert found == [False] * (within - 1) + [ends]
 

@@ -342,7 +342,7 @@ def test_clear_lost__grown_in_the_meantime__is_kept(tmp_path: Path) -> None:
 def test_reject__too_many__the_oldest_go_and_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "KEPT_REJECTED", 2)
+    monkeypatch.setattr(spool, "KEPT_REJECTED_FILES", 2)
     dropped = []
     for number in range(4):
         (tmp_path / f"{number}-7-end").touch()

@@ -13,7 +13,7 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
-from supervisor_tasks.slurm.ssh_command import MAX_OUTPUT
+from supervisor_tasks.slurm.ssh_command import MAX_OUTPUT_BYTES
 from tests.support.slurm_samples import DELIMITER, squeue_sample
 
 JOB, OTHER = JobId("0x" + "1" * 64), JobId("0x" + "2" * 64)
@@ -32,7 +32,7 @@ class SshOfScripts(Ssh):
         argv: Sequence[str],
         stdin: bytes = b"",
         timeout_s: float = COMMAND_TIMEOUT_S,
-        max_output: int = MAX_OUTPUT,
+        max_output: int = MAX_OUTPUT_BYTES,
     ) -> CommandAnswer:
         assert argv[:2] == ["/bin/sh", "-c"], (user, timeout_s, max_output)
         delimiter = stdin.decode().rstrip("\n")

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
 from supervisor_tasks.slurm.guarded_command import (
-    MAX_ANSWER,
+    MAX_ANSWER_BYTES,
     Answers,
     AnswerTooLongError,
     GuardNotBegunError,
@@ -296,19 +296,19 @@ def test_answers__the_receiver_raises__its_error_is_passed_on() -> None:
 def test_answers__as_long_as_is_kept__are_heard_and_one_byte_more_is_unknown() -> None:
     heard = Heard()
     heard.answers.stderr(BEGUN * 2)
-    heard.answers.stdout(BEGUN + b"x" * (MAX_ANSWER - 1))
+    heard.answers.stdout(BEGUN + b"x" * (MAX_ANSWER_BYTES - 1))
     heard.answers.stdout(b"x")
     with pytest.raises(AnswerTooLongError):
         heard.answers.stdout(b"x")
     whole = Heard()
     whole.answers.stderr(BEGUN * 2)
-    whole.answers.stdout(BEGUN + b"x" * MAX_ANSWER + ended_line(0, 0))
-    assert len(whole.taken[0][1].stdout) == MAX_ANSWER
+    whole.answers.stdout(BEGUN + b"x" * MAX_ANSWER_BYTES + ended_line(0, 0))
+    assert len(whole.taken[0][1].stdout) == MAX_ANSWER_BYTES
 
 
 def test_answers__start_up_file_prints_without_end__are_unknown() -> None:
     heard = Heard()
-    heard.answers.stdout(b"x" * MAX_ANSWER)
+    heard.answers.stdout(b"x" * MAX_ANSWER_BYTES)
     with pytest.raises(AnswerTooLongError):
         heard.answers.stdout(b"x")
 

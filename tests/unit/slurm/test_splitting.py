@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from supervisor_tasks.slurm.parsers import QuestionRefusedError
-from supervisor_tasks.slurm.splitting import REFUSALS_AT_MOST, ask_in_parts
+from supervisor_tasks.slurm.splitting import MAX_REFUSALS, ask_in_parts
 
 IDS = [str(number) for number in range(1000)]
 
@@ -43,4 +43,4 @@ def test_ask_in_parts__everything_refused__is_an_error_after_few_questions() -> 
     slurm = Slurm(*IDS)
     with pytest.raises(QuestionRefusedError):
         ask_in_parts(IDS, slurm.ask)
-    assert slurm.asked <= 3 * REFUSALS_AT_MOST
+    assert slurm.asked <= 3 * MAX_REFUSALS

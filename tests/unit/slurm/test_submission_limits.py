@@ -3,10 +3,13 @@
 import pytest
 
 from supervisor_tasks.errors import PermanentError
-from supervisor_tasks.jobs.find_submission import CUT_OFF_AT_MOST, require_worth_trying
+from supervisor_tasks.jobs.find_submission import (
+    MAX_CUT_OFF_TRIES,
+    require_worth_trying,
+)
 from supervisor_tasks.ledger.journal import CutOff
 
-REASONS = ["timed out"] * CUT_OFF_AT_MOST
+REASONS = ["timed out"] * MAX_CUT_OFF_TRIES
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,6 @@ def test_cut_off__it_may_be_slurms_own_trouble__is_submitted_again(
 @pytest.mark.parametrize("cut_off", [CutOff(REASONS, 1, 0), CutOff(REASONS, 4, 3)])
 def test_cut_off__others_get_through__is_left_to_the_operator(cut_off: CutOff) -> None:
     with pytest.raises(
-        PermanentError, match=f"cut off {CUT_OFF_AT_MOST} times.*timed out"
+        PermanentError, match=f"cut off {MAX_CUT_OFF_TRIES} times.*timed out"
     ):
         require_worth_trying(cut_off)
