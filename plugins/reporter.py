@@ -76,7 +76,7 @@ class Reporter:
         self._failures: Counter[int] = Counter()  # by SLURM's job id
         self._failed_in_a_row = 0
         self._last_failure = self._spool_failure = self._watch_failure = ""
-        self._lost_logged = 0  # how many lines of `lost` are in the log
+        self._lost_logged = 0  # how many lines of `lost.log` are in the log
         # the hints of these lines that the supervisor has
         self._hints_sent: set[spool.SpooledEvent] = set()
         self._hint_failures: Counter[spool.SpooledEvent] = Counter()
@@ -282,7 +282,7 @@ class Reporter:
         The caller has just read the spool, so a reporter that cannot read its spool
         sends no heartbeat.
         """
-        now_s, seen = time.monotonic(), self._folder / "ends"
+        now_s, seen = time.monotonic(), self._folder / spool.HAS_END_EVENTS
         if now_s - self._heartbeat_at_s < HEARTBEAT_EVERY_S:
             return
         if not self._has_delivered_end and not seen.exists():
@@ -304,7 +304,7 @@ class Reporter:
     # --- lost events, and drafts of killed hooks --------------------------------------
 
     def _has_lost(self) -> bool:
-        lost = self._folder / "lost"
+        lost = self._folder / spool.LOST_LOG
         return lost.exists() and lost.stat().st_size > 0
 
     def _deliver_hints(self) -> bool:
@@ -384,11 +384,11 @@ def _outcome(abandoned: spool.Abandoned) -> str:
 
 def _is_for_delivery(name: str) -> bool:
     """Return whether a file of the spool is an event, or the record of lost ones."""
-    return name == "lost" or spool.NAME.fullmatch(name) is not None
+    return name == spool.LOST_LOG or spool.NAME.fullmatch(name) is not None
 
 
 def _ids_in(line: str) -> dict[str, object]:
-    """Return the ids of the job that a line of `lost` is about; nothing if the line is
+    """Return the ids of the job that a line of `lost.log` is about; nothing if the line is
     not whole.
     """
     hints = spool.LostRecord((line,)).hints

@@ -3,11 +3,11 @@ wrote, one file each.
 
 0001795242441000000000-7-end          an event: sequence number, SLURM's id, kind
 .0001795242441000000000-7-end.4711    a draft of the process 4711
-lost       a line for each event that a hook could not write
-ends       empty; exists once an end was delivered: then heartbeats are expected
-rejected/  events that the supervisor will never accept
+lost.log        a line for each event that a hook could not write
+has_end_events  empty; exists once an end was delivered: then heartbeats are expected
+rejected/       events that the supervisor will never accept
 
-At most 50,000 events wait; later ones become lines of `lost` (hook/spool.c).
+At most 50,000 events wait; later ones become lines of `lost.log` (hook/spool.c).
 """
 
 import ctypes
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from plugins.crash_points import crash_point
 
+LOST_LOG, HAS_END_EVENTS = "lost.log", "has_end_events"
 NAME = re.compile(r"(?P<sequence>\d{1,20})-(?P<slurm_id>\d{1,10})-(start|end)")
 DRAFT = re.compile(rf"\.(?P<name>{NAME.pattern})\.(?P<pid>\d+)")
 LOST_LINE = re.compile(
@@ -30,7 +31,7 @@ LOST_LINE = re.compile(
 )
 MAX_FILE_BYTES = 4096
 KEPT_REJECTED_FILES = 1000
-RESERVE_BYTES = 64 * 1024  # of `lost`, as hook/spool.c takes it
+RESERVE_BYTES = 64 * 1024  # of `lost.log`, as hook/spool.c takes it
 KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of fallocate(2)
 
 # The writer of an older draft has ended: a hook that hangs ends after a minute. The
@@ -249,7 +250,7 @@ def _take(draft: Path, name: str) -> Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """The content of `lost`: its lines, and its length in bytes. A crash or a full disk
+    """The content of `lost.log`: its lines, and its length in bytes. A crash or a full disk
     may have cut a line.
     """
 
@@ -274,7 +275,7 @@ class LostRecord:
 def read_lost(folder: Path) -> LostRecord:
     """Read the record of the events that hooks could not write."""
     try:
-        text = (folder / "lost").read_bytes()
+        text = (folder / LOST_LOG).read_bytes()
     except FileNotFoundError:
         return LostRecord()
     lines = text.decode(errors="replace").split("\n")
@@ -285,7 +286,7 @@ def clear_lost(folder: Path, length: int) -> bool:
     """Clear the record; if it has grown past `length`, keep it and return False: the
     caller must read it again.
     """
-    with (folder / "lost").open("r+b") as lost:
+    with (folder / LOST_LOG).open("r+b") as lost:
         fcntl.flock(lost, fcntl.LOCK_EX)
         if os.fstat(lost.fileno()).st_size != length:
             return False
@@ -295,13 +296,15 @@ def clear_lost(folder: Path, length: int) -> bool:
 
 
 def keep_reserve(folder: Path) -> None:
-    """Reserve disk space for `lost` while the disk has space, as the hooks do.
+    """Reserve disk space for `lost.log` while the disk has space, as the hooks do.
 
-    The disk can be full before the first hook runs, and clearing `lost` frees its
+    The disk can be full before the first hook runs, and clearing `lost.log` frees its
     space. Without the reserve the hooks still try to write.
     """
     lost = os.open(
-        folder / "lost", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        folder / LOST_LOG,
+        os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+        0o600,
     )
     try:
         if os.fstat(lost).st_blocks * 512 < RESERVE_BYTES:

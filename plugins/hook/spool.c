@@ -21,8 +21,8 @@
 
 enum {
     BACKGROUND_S = 60,          /* a writer that hangs for longer is ended, where the kernel can end it */
-    RESERVE_BYTES = 64 * 1024,  /* of `lost`, taken from the disk while it has room */
-    LOST_BYTES = 1024 * 1024,   /* `lost` grows no further */
+    RESERVE_BYTES = 64 * 1024,  /* of `lost.log`, taken from the disk while it has room */
+    LOST_BYTES = 1024 * 1024,   /* `lost.log` grows no further */
     SEQUENCE_DIGITS = 20,
 };
 
@@ -161,10 +161,10 @@ static bool write_event(int folder, const struct spool *spool, const struct spoo
 
 static int open_lost(int folder)
 {
-    return openat(folder, "lost", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return openat(folder, "lost.log", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
-/* Room for `lost` is taken while there is some, so that a full disk leaves a trace. Without a reserve it is tried all the same. */
+/* Room for `lost.log` is taken while there is some, so that a full disk leaves a trace. Without a reserve it is tried all the same. */
 static void keep_reserve(int folder)
 {
     struct stat state;
@@ -198,7 +198,7 @@ bool spool_write(const struct spool *spool, const struct spool_event *event, cha
     keep_reserve(folder);
     bool written = write_event(folder, spool, event, why);
     if (!written && !note_lost(folder, event, why))
-        strncat(why, "; and `lost` does not take it either", SPOOL_WHY - strlen(why) - 1);
+        strncat(why, "; and `lost.log` does not take it either", SPOOL_WHY - strlen(why) - 1);
     close(folder);
     return written;
 }

@@ -10,7 +10,7 @@ enum { SPOOL_WHY = 512, SPOOL_TEXT = 512, SPOOL_JOB_ID = 66 };
 /* Where and how much. One event is one file of less than a block. */
 struct spool {
     char folder[PATH_MAX];
-    unsigned long max_events; /* that wait; what comes then is noted in `lost` and nowhere else */
+    unsigned long max_events; /* that wait; what comes then is noted in `lost.log` and nowhere else */
     unsigned long timeout_ms; /* how long SLURM is kept waiting at most */
 };
 
@@ -33,7 +33,7 @@ bool spool_is_job_id(const char *name);
 void spool_started(struct spool_event *event, const char *job_id, unsigned long slurm_id);
 
 /* Writes an event so that it is on disk whole, or not in the spool at all. On failure, false and a reason of SPOOL_WHY bytes
- * at most, and a line in the spool's `lost` as far as the disk takes it. */
+ * at most, and a line in the spool's `lost.log` as far as the disk takes it. */
 bool spool_write(const struct spool *spool, const struct spool_event *event, char *why);
 
 /* Does the work in a process of its own and waits for it `timeout_ms` at most; work that takes longer goes on by itself.

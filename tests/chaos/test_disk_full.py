@@ -96,7 +96,7 @@ def test_spool_disk_full__jobs_start_and_end__slurm_runs_and_lost_ends_are_found
     }
     chaos_jobs.wait_for_rest(grid, 90.0)
     wait_until(
-        lambda: not (grid.folder / "spool" / "lost").stat().st_size,
+        lambda: not (grid.folder / "spool" / "lost.log").stat().st_size,
         "the reporter to log the lost ends",
         60.0,
     )

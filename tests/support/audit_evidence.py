@@ -438,10 +438,10 @@ def _files(spool: Path, pattern: str = r"\d+-\d+-(start|end)") -> list[str]:
 
 
 def _lost_ends(folder: Path) -> set[int]:
-    """The SLURM ids in the spool's file `lost`, and in the lines of it that the
+    """The SLURM ids in the spool's file `lost.log`, and in the lines of it that the
     reporter logged before it emptied the file.
     """
-    files = [folder / "spool" / "lost", folder / "log" / "reporter.log"]
+    files = [folder / "spool" / "lost.log", folder / "log" / "reporter.log"]
     lines = "".join(file.read_text(errors="replace") for file in files if file.exists())
     return {
         int(number)

@@ -197,7 +197,7 @@ def _disk_full(target: Target) -> Callable[[], None]:
 
 
 def _spool_full(target: Target) -> Callable[[], None]:
-    """The spool has no room for an event of the hooks. The file `lost` has its room
+    """The spool has no room for an event of the hooks. The file `lost.log` has its room
     reserved already.
     """
     spool = target.grid.folder / "spool"

@@ -315,7 +315,7 @@ def test_hook__disk_has_room__takes_room_for_the_trace_in_advance(
     programs: Path, spool: Path
 ) -> None:
     assert run(programs / "supervisor-ended").returncode == 0
-    lost = (spool / "lost").stat()
+    lost = (spool / "lost.log").stat()
     assert lost.st_size == 0
     assert lost.st_blocks * 512 >= 64 * 1024
 

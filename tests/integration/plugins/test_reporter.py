@@ -497,7 +497,7 @@ def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly
         supervisor.refusals.extend([grpc.StatusCode.UNAVAILABLE] * 4)
         start_reporter(processes, spool, port)
         wait_until(
-            lambda: not events(spool) and not (spool / "lost").stat().st_size,
+            lambda: not events(spool) and not (spool / "lost.log").stat().st_size,
             "all to be told",
             60.0,
         )
@@ -518,7 +518,7 @@ def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(
     processes: Processes, spool: Path
 ) -> None:
     bad = range(1, 11)  # more than the reporter has callers
-    (spool / "lost").write_text(
+    (spool / "lost.log").write_text(
         "".join(f"1 end {name_of(job)} {job} no room\n" for job in (*bad, 100))
     )
     with serving() as (supervisor, port):
@@ -531,7 +531,7 @@ def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(
             60.0,
         )
         assert supervisor.received(100) == [START]  # once
-        with (spool / "lost").open("a") as lost:
+        with (spool / "lost.log").open("a") as lost:
             lost.write(f"1 end {name_of(100)} 100 no room again\n")
         wait_until(
             lambda: supervisor.received(100) == [START] * 2,
@@ -539,7 +539,9 @@ def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(
             60.0,
         )
         supervisor.always.clear()
-        wait_until(lambda: not (spool / "lost").stat().st_size, "all to be told", 60.0)
+        wait_until(
+            lambda: not (spool / "lost.log").stat().st_size, "all to be told", 60.0
+        )
 
 
 def test_reporter__where_ends_are_delivered__lets_itself_be_heard_again_and_again(
@@ -554,7 +556,7 @@ def test_reporter__where_ends_are_delivered__lets_itself_be_heard_again_and_agai
         wait_until(
             lambda: len(supervisor.health_asked) > 1, "it to be heard twice", 60.0
         )
-        wait_until((spool / "ends").exists, "the mark", 60.0)
+        wait_until((spool / "has_end_events").exists, "the file has_end_events", 60.0)
         processes.stop(processes.find("reporter"))
         supervisor.health_asked.clear()
         supervisor.always[2] = grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -217,7 +217,8 @@ def test_pending__drafts_and_strange_files__are_left_out_and_the_oldest_is_first
         ".98-1-end",
         "rejected",
         "98-1-end.swp",
-        "lost",
+        spool.LOST_LOG,
+        spool.HAS_END_EVENTS,
     ):
         (tmp_path / name).touch()
     names = [file.name for file in spool.pending(tmp_path)]
@@ -308,7 +309,7 @@ def test_read_lost__lines_of_hooks__are_one_hint_a_job(tmp_path: Path) -> None:
         f"2 end {JOB_ID} 7 the spool is full",
         "3 end 0xab",
     ]
-    (tmp_path / "lost").write_text("\n".join(lines))
+    (tmp_path / "lost.log").write_text("\n".join(lines))
     record = spool.read_lost(tmp_path)
     assert record.lines == tuple(lines)
     assert record.hints == [spool.SpooledEvent(JOB_ID, 7, spool.RUNNING)]
@@ -317,7 +318,7 @@ def test_read_lost__lines_of_hooks__are_one_hint_a_job(tmp_path: Path) -> None:
 def test_keep_reserve__before_the_first_event__takes_room_that_clearing_keeps(
     tmp_path: Path,
 ) -> None:
-    lost = tmp_path / "lost"
+    lost = tmp_path / "lost.log"
     spool.keep_reserve(tmp_path)
     assert (lost.stat().st_size, lost.stat().st_mode & 0o777) == (0, 0o600)
     assert lost.stat().st_blocks * 512 >= spool.RESERVE_BYTES
@@ -329,11 +330,11 @@ def test_keep_reserve__before_the_first_event__takes_room_that_clearing_keeps(
 
 
 def test_clear_lost__grown_in_the_meantime__is_kept(tmp_path: Path) -> None:
-    (tmp_path / "lost").write_text("a line\n")
+    (tmp_path / "lost.log").write_text("a line\n")
     assert not spool.clear_lost(tmp_path, 3)
-    assert (tmp_path / "lost").read_text() == "a line\n"
+    assert (tmp_path / "lost.log").read_text() == "a line\n"
     assert spool.clear_lost(tmp_path, 7)
-    assert (tmp_path / "lost").read_text() == ""
+    assert (tmp_path / "lost.log").read_text() == ""
 
 
 # --- what no reporter takes -----------------------------------------------------------
