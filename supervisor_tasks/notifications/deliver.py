@@ -5,7 +5,6 @@ has taken it. So a message is sent again, with the same key, when the worker end
 between; none is lost.
 """
 
-import random
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.config.redaction import cleaned
+from supervisor_tasks.execution.backoff import retry_delay_s
 from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarm_meanings import CRITICAL, Meaning, meaning_of
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -111,7 +111,9 @@ def _postpone(
 ) -> None:
     shown = notifier.hide(str(error))
     attempts = max(message.attempts, ledger.incidents.most_attempts(message.channel))
-    again_s = max(retry_delay_s(attempts), error.retry_after_s)
+    again_s = max(
+        retry_delay_s(attempts, MAX_WAIT_S, FIRST_WAIT_S), error.retry_after_s
+    )
     parked = ledger.incidents.failed(message, shown, again_s, notifier.give_up_after_s)
     if parked:
         log.error("alarm_message_parked", error=shown, **_about(message))
@@ -132,14 +134,6 @@ def _about(message: OpenMessage) -> dict[str, Any]:
         "kind": message.kind.value,
     }
     return about | {"message_id": _key(message)}
-
-
-def retry_delay_s(attempts: int) -> float:
-    """Seconds before the next try on a channel that has failed `attempts` times. They
-    are random by a fifth.
-    """
-    delay_s: float = min(FIRST_WAIT_S * 2 ** min(attempts, 20), MAX_WAIT_S)
-    return delay_s * random.uniform(0.8, 1.2)  # noqa: S311
 
 
 def watch_messages(ledger: Ledger, notifier: Notifier) -> None:
