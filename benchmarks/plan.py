@@ -146,7 +146,7 @@ class Ucx(_Frozen):
 
 
 class Plan(_Frozen):
-    """One run: its nodes and its options. `nonce` is new for each run; it marks our
+    """One run: its nodes and its options. `nonce` is new for each run; it begins our
     lines in the output.
     """
 

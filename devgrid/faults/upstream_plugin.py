@@ -40,7 +40,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 log = logging.getLogger("upstream_plugin")
 
 TIMEOUT_S = 30.0
-MARK = "supervisor"
+COMMENT_WORD = "supervisor"
 ADDRESS_AT = 11  # of the comment's characters, counted from 0
 # so many nodes may report a start at once; slurmctld reports one end after the other
 NODES = 8
@@ -66,7 +66,9 @@ class InSlurm:
     @property
     def address(self) -> str:
         """The supervisor's, or "" for a job that is not the supervisor's."""
-        return self.comment[ADDRESS_AT:] if self.comment.startswith(MARK) else ""
+        return (
+            self.comment[ADDRESS_AT:] if self.comment.startswith(COMMENT_WORD) else ""
+        )
 
     @property
     def lasted_s(self) -> int:

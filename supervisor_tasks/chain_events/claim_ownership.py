@@ -124,13 +124,13 @@ def _known_tags(
     """
     ours: set[bytes | None] = {
         transactions.instance_tag(),
-        *ledger.foreign_claims.taken(),
+        *ledger.foreign_claims.adopted_tags(),
     }
     others = set[bytes | None]()
     if partners:
-        others |= transactions.tags_of(partners) | ledger.foreign_claims.taken_by(
+        others |= transactions.tags_of(
             partners
-        )
+        ) | ledger.foreign_claims.adopted_tags_of(partners)
     first = min([ledger.cluster, *partners])
     (ours if first == ledger.cluster else others).add(None)
     return ours, others

@@ -19,7 +19,7 @@ from supervisor_tasks.ledger.mapping import event_to_json
 from supervisor_tasks.ledger.tables import METADATA
 
 CLAIMS = METADATA.tables["foreign_claims"]
-TAKEN = METADATA.tables["adopted_tags"]
+ADOPTED = METADATA.tables["adopted_tags"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class ForeignClaims:
             }
 
     def count(self) -> Counter[bytes]:
-        """How many claims each tag has. Tags that were taken over are left out."""
+        """How many claims each tag has. Adopted tags are left out."""
         query = select(CLAIMS.c.tag).where(CLAIMS.c.cluster == self._cluster)
-        taken = self.taken()
+        adopted = self.adopted_tags()
         with read_connection(self._engine) as connection:
             numbers = Counter(map(bytes, connection.scalars(query)))
-        for tag in taken:
+        for tag in adopted:
             del numbers[tag]  # a Counter accepts a tag that it does not have
         return numbers
 
@@ -89,23 +89,23 @@ class ForeignClaims:
                 delete(CLAIMS).where(CLAIMS.c.cluster == self._cluster, any_of)
             )
 
-    def taken(self) -> set[bytes]:
+    def adopted_tags(self) -> set[bytes]:
         """The tags that the operator has made this ledger's own."""
-        return self.taken_by([self._cluster])
+        return self.adopted_tags_of([self._cluster])
 
-    def taken_by(self, clusters: Collection[str]) -> set[bytes]:
+    def adopted_tags_of(self, clusters: Collection[str]) -> set[bytes]:
         """The tags that the operator has made the own ones of these clusters."""
-        query = select(TAKEN.c.tag).where(TAKEN.c.cluster.in_(clusters))
+        query = select(ADOPTED.c.tag).where(ADOPTED.c.cluster.in_(clusters))
         with read_connection(self._engine) as connection:
             return set(map(bytes, connection.scalars(query)))
 
-    def take_over(self, tag: bytes) -> None:
+    def adopt_tag(self, tag: bytes) -> None:
         """Make the claims with this tag this ledger's own, also those that are made
         with it from now on.
         """
         with self._engine.begin() as connection:
             connection.execute(
-                insert(TAKEN)
+                insert(ADOPTED)
                 .values(cluster=self._cluster, tag=tag)
                 .on_conflict_do_nothing()
             )

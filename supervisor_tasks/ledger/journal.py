@@ -151,13 +151,13 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionTimes:
-    """A job's last submission, in Unix times of the database's clock. `id_is_anothers`:
+    """A job's last submission, in Unix times of the database's clock. `id_belongs_to_other`:
     a later job got the same SLURM id, so SLURM has lost this job.
     """
 
     called_s: float
     answered_s: float
-    id_is_anothers: bool
+    id_belongs_to_other: bool
 
 
 class Journal:

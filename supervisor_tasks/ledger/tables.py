@@ -364,7 +364,7 @@ Table(
 )
 
 # A claim that another ledger made with this provider's key. Kept while the job is
-# active, also after a takeover.
+# active, also after its tag was adopted.
 Table(
     "foreign_claims",
     METADATA,

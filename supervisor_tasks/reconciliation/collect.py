@@ -200,9 +200,9 @@ def _look_at_chain(
     claims, others, read_since = backfill.read_old_claims(context, contract)
     report.more |= read_since is None
     others = ledger.foreign_claims.all() | others
-    taken = ledger.foreign_claims.taken()
+    adopted = ledger.foreign_claims.adopted_tags()
     for job_id, other in others.items():
-        if other.tag in taken:
+        if other.tag in adopted:
             claims[job_id] = other.claim
     claimed_ids = claims.keys() | others.keys()
     unknown = claimed_ids - ledger.reconciliations.named(claimed_ids, ()).keys()
@@ -559,9 +559,9 @@ def has_unstored_claims(ledger: Ledger, snapshot: Snapshot) -> bool:
     claimed = snapshot.claims.keys() & snapshot.undecided_histories
     if not claimed:
         return False
-    stored, taken = ledger.foreign_claims.all(), ledger.foreign_claims.taken()
+    stored, adopted = ledger.foreign_claims.all(), ledger.foreign_claims.adopted_tags()
     return any(
-        job_id not in stored or stored[job_id].tag not in taken for job_id in claimed
+        job_id not in stored or stored[job_id].tag not in adopted for job_id in claimed
     )
 
 

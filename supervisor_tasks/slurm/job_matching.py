@@ -31,7 +31,7 @@ _TOUCHES_S = 1  # SLURM's whole seconds, of an end and of the next record's time
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchRequest:
     """A job of the ledger that the worker looks up in SLURM. `submit_s` is SLURM's time
-    of submission, None before a look has shown it. `id_is_anothers`: SLURM gave the
+    of submission, None before a look has shown it. `id_belongs_to_other`: SLURM gave the
     same id to a job that the supervisor submitted later.
     """
 
@@ -39,7 +39,7 @@ class MatchRequest:
     slurm_id: SlurmId
     user: Address
     submit_s: int | None
-    id_is_anothers: bool = False
+    id_belongs_to_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _why_not_at_first_look(wanted: MatchRequest, record: Record) -> str | None:
         if record.ours == wanted.job_id:
             return None
         return ""
-    if record.name == wanted.job_id and not wanted.id_is_anothers:
+    if record.name == wanted.job_id and not wanted.id_belongs_to_other:
         return None
     return UNREAD
 

@@ -39,7 +39,8 @@ def look_at(
             slurm_id=job.slurm_id,
             user=job.customer,
             submit_s=job.slurm_submit_s,
-            id_is_anothers=submission is not None and submission.id_is_anothers,
+            id_belongs_to_other=submission is not None
+            and submission.id_belongs_to_other,
         )
         wanted.append(request)
     matches = dict[JobId, MatchResult]()

@@ -119,13 +119,19 @@ def forgotten_by_slurm(evidence: Evidence, **changes: Any) -> Evidence:
     slurm = {
         number: seen for number, seen in evidence.slurm.items() if number != slurm_id
     }
-    marks = {
-        job_id: ids for job_id, ids in evidence.marks.items() if job_id != job.job_id
+    start_records = {
+        job_id: ids
+        for job_id, ids in evidence.start_records.items()
+        if job_id != job.job_id
     }
     panicked = replace(job, **{"status": "PANICKED", "final_cost_wei": 0, **changes})
     jobs_now = {**evidence.jobs, job.job_id: panicked}
     return replace(
-        evidence, slurm=slurm, marks=marks, jobs=jobs_now, purged=Counter([slurm_id])
+        evidence,
+        slurm=slurm,
+        start_records=start_records,
+        jobs=jobs_now,
+        purged=Counter([slurm_id]),
     )
 
 
@@ -212,11 +218,16 @@ def given_up_by_slurmd(evidence: Evidence) -> Evidence:
         with_slurm(evidence, state="CANCELLED", elapsed_s=0), status="CANCELLED"
     )
     slurm_id = evidence.slurm_jobs(job.job_id)[0].slurm_id
-    without_mark = {
-        job_id: ids for job_id, ids in evidence.marks.items() if job_id != job.job_id
+    without_record = {
+        job_id: ids
+        for job_id, ids in evidence.start_records.items()
+        if job_id != job.job_id
     }
     return replace(
-        cancelled, marks=without_mark, unlaunched={slurm_id}, kill_requested={slurm_id}
+        cancelled,
+        start_records=without_record,
+        unlaunched={slurm_id},
+        kill_requested={slurm_id},
     )
 
 
@@ -228,7 +239,7 @@ def test_cancelled__by_a_slurmd_that_could_not_launch_it__is_slurms_own_doing(
 ) -> None:
     assert OF_A_CANCELLED_JOB.isdisjoint(wrong(given_up_by_slurmd(evidence)))
     once_before = replace(
-        given_up_by_slurmd(evidence), marks=evidence.marks
+        given_up_by_slurmd(evidence), start_records=evidence.start_records
     )  # and slurmctld was killed before it saved that
     assert "expected" not in wrong(once_before)
 
@@ -304,7 +315,9 @@ def twin(evidence: Evidence) -> Evidence:
 
 def second_run_marked(evidence: Evidence) -> Evidence:
     job_id = finished(evidence).job_id
-    return replace(evidence, marks={**evidence.marks, job_id: {1, 4711}})
+    return replace(
+        evidence, start_records={**evidence.start_records, job_id: {1, 4711}}
+    )
 
 
 def longer_bill(evidence: Evidence) -> Evidence:
@@ -508,7 +521,7 @@ DOCTORED: dict[str, list[Doctored]] = {
     "ran_once": [
         twin,
         second_run_marked,
-        lambda e: replace(e, marks={}, slurm={}),
+        lambda e: replace(e, start_records={}, slurm={}),
         lambda e: replace(
             e, expected={finished(e).job_id: {"ends": ["FINISHED"], "runs": 0}}
         ),

@@ -94,7 +94,7 @@ def submit(grid: Grid, work: str, n: int = JOBS) -> list[str]:
 
 
 def gate(grid: Grid) -> Path:
-    return chaos_jobs.marks(grid) / "gate"
+    return chaos_jobs.start_records(grid) / "gate"
 
 
 def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> None:

@@ -58,7 +58,7 @@ def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothin
     running = "SELECT 1 FROM jobs WHERE state = 'RUNNING'"
     wait_until(lambda: len(rows(grid, running)) == JOBS, "all jobs to run", 120.0, 0.2)
     *job_ids, first = job_ids
-    (chaos_jobs.marks(grid) / first).write_text("0")
+    (chaos_jobs.start_records(grid) / first).write_text("0")
     assert wait_for_end(grid, first, timeout_s=120.0).status is ChainStatus.FINISHED
     if hooks == "spool":
         reported = "SELECT 1 FROM periodic_runs WHERE name = 'reporter'"
@@ -69,8 +69,8 @@ def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothin
     for name in WITHOUT_REPORTER:
         grid.processes.kill(grid.fleet.find(name))
     ended = job_ids[:2]
-    (chaos_jobs.marks(grid) / ended[FAILS]).write_text("3")
-    (chaos_jobs.marks(grid) / ended[FINISHES]).write_text("0")
+    (chaos_jobs.start_records(grid) / ended[FAILS]).write_text("3")
+    (chaos_jobs.start_records(grid) / ended[FINISHES]).write_text("0")
     squeue = (
         "squeue",
         "--noheader",
@@ -117,7 +117,7 @@ def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothin
         assert failed.last_error
     for job_id in job_ids[2:]:
         assert not grid.chain.job(job_id).status.is_final
-        (chaos_jobs.marks(grid) / job_id).write_text("0")
+        (chaos_jobs.start_records(grid) / job_id).write_text("0")
     for job_id in job_ids[2:]:
         assert (
             wait_for_end(grid, job_id, timeout_s=120.0).status is ChainStatus.FINISHED
@@ -129,7 +129,7 @@ def submit(grid: Grid) -> list[str]:
     """Submit jobs that each wait for a file of their own, and end with the exit code
     that it holds.
     """
-    gate = f'"{chaos_jobs.marks(grid)}/$SLURM_JOB_NAME"'
+    gate = f'"{chaos_jobs.start_records(grid)}/$SLURM_JOB_NAME"'
     body = f"until [ -s {gate} ]; do sleep 0.2; done\nsleep 1\nexit $(cat {gate})"
     script = script_store.store_script(
         grid.folder / "scripts", f"#!/bin/bash\n{body}\n"

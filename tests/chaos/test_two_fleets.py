@@ -142,7 +142,7 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(
 ) -> None:
     grid = twins.first
     customers = [grid.new_customer() for _ in range(AT_ONCE // 2)]
-    go = chaos_jobs.marks(grid) / "go"
+    go = chaos_jobs.start_records(grid) / "go"
     long = [
         grid.submit_script(
             customer,

@@ -59,11 +59,9 @@ def share_wallet(first: GridCluster, second: GridCluster) -> None:
 
 
 def script(grid: Grid) -> str:
-    """A script that marks each of its runs with the cluster that it is on."""
-    mark = (
-        f'"{chaos_jobs.marks(grid)}/$SLURM_JOB_NAME-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
-    )
-    return f"#!/bin/bash\n: >{mark}\nsleep 1\n"
+    """A script that records each of its runs with the cluster that it is on."""
+    record = f'"{chaos_jobs.start_records(grid)}/$SLURM_JOB_NAME-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
+    return f"#!/bin/bash\n: >{record}\nsleep 1\n"
 
 
 def claimed(grid: Grid, cluster: GridCluster) -> set[str]:
@@ -138,7 +136,10 @@ def test_shared_wallet__both_claim_at_once__each_job_is_one_clusters_and_runs_on
     first, second = (claimed(grid, cluster) for cluster in grid.clusters)
     assert first & second == set()
     assert first | second == set(settled)
-    runs = [tuple(mark.name.split("-")) for mark in chaos_jobs.marks(grid).iterdir()]
+    runs = [
+        tuple(record.name.split("-"))
+        for record in chaos_jobs.start_records(grid).iterdir()
+    ]
     assert {(job_id, cluster) for job_id, cluster, _ in runs} == {
         (job_id, cluster.name)
         for cluster in grid.clusters

@@ -276,7 +276,7 @@ class Load:
         under way at their begin and their end.
         """
         before = {service: self.stack.containers(service) for service in services}
-        go = chaos_jobs.marks(self.grid) / f"go-{len(self.asked)}"
+        go = chaos_jobs.start_records(self.grid) / f"go-{len(self.asked)}"
         body = f'until [ -e "{go}" ]; do sleep 0.1; done'
         (held,) = self._submit(body, 1)
         wait_for(self.grid, held, {ChainStatus.RUNNING}, 180.0)
@@ -405,7 +405,7 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
     assert ended == {(ChainStatus.FINISHED, 0)}
     ran = [
         file.name.rpartition("-")[0]
-        for file in chaos_jobs.marks(grid).iterdir()
+        for file in chaos_jobs.start_records(grid).iterdir()
         if not file.name.startswith("go-")
     ]
     assert sorted(ran) == sorted(asked)  # each once

@@ -135,7 +135,8 @@ def test_units__killed_and_restarted_with_jobs_under_way__lose_none(
     }
     assert ended == {(ChainStatus.FINISHED, 0)}
     ran = [
-        file.name.rpartition("-")[0] for file in chaos_jobs.marks(site_grid).iterdir()
+        file.name.rpartition("-")[0]
+        for file in chaos_jobs.start_records(site_grid).iterdir()
     ]
     assert sorted(ran) == sorted(asked)  # each once
 
@@ -236,7 +237,8 @@ def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
     }
     assert ended == {(ChainStatus.FINISHED, 0)}
     ran = [
-        file.name.rpartition("-")[0] for file in chaos_jobs.marks(site_grid).iterdir()
+        file.name.rpartition("-")[0]
+        for file in chaos_jobs.start_records(site_grid).iterdir()
     ]
     assert all(ran.count(job) == 1 for job in asked)  # each once
 

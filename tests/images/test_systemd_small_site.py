@@ -78,7 +78,10 @@ def settled(grid: Grid, job_ids: list[str]) -> None:
         for job_id in job_ids
     }
     assert ended == {(ChainStatus.FINISHED, 0)}
-    ran = [file.name.rpartition("-")[0] for file in chaos_jobs.marks(grid).iterdir()]
+    ran = [
+        file.name.rpartition("-")[0]
+        for file in chaos_jobs.start_records(grid).iterdir()
+    ]
     assert all(ran.count(job_id) == 1 for job_id in job_ids)
 
 

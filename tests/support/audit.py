@@ -2,7 +2,7 @@
 to I8 hold.
 
 Run it when nothing is left to do. The checks compare ledger, contract, SLURM's own
-records, the spool and the marks that the jobs left. Prints a line for each check and
+records, the spool and the records of starts that the jobs left. Prints a line for each check and
 for each violation, and ends with status 1 if there is a violation.
 """
 
@@ -306,12 +306,12 @@ def paid(evidence: Evidence) -> ItemResults:
 # --- I3: once in SLURM ----------------------------------------------------------------
 
 
-@check("I3", "each job ran once, as SLURM's records and its own marks show")
+@check("I3", "each job ran once, as SLURM's records and its own records of starts show")
 def ran_once(evidence: Evidence) -> ItemResults:
     for job in evidence.ours:
-        ids = {seen.slurm_id for seen in evidence.ran(job.job_id)} | evidence.marks.get(
-            job.job_id, set()
-        )
+        ids = {
+            seen.slurm_id for seen in evidence.ran(job.job_id)
+        } | evidence.start_records.get(job.job_id, set())
         runs = evidence.expected.get(job.job_id, {}).get("runs")
         if len(ids) > 1:
             yield f"{job.job_id} ran as {sorted(ids)}"

@@ -1,4 +1,4 @@
-"""Collects what an audit compares: the chain, SLURM's own records, the spool, the marks
+"""Collects what an audit compares: the chain, SLURM's own records, the spool, the records
 that jobs left, the ledger's tables.
 
 Nothing here uses the code under test. The ledger is read as rows, the chain by its RPC
@@ -26,7 +26,7 @@ from tests.support.slurm_records import SlurmJob
 from tests.support.slurmctld_log import UnsavedEnd, unsaved_ends
 
 CALLS_A_REQUEST = 200
-MARKS = "marks"
+START_RECORDS = "start_records"
 EXPECTED = "expected.jsonl"
 ACKNOWLEDGED = "acknowledged.jsonl"
 OF_LEDGER = "of_ledger"
@@ -109,7 +109,7 @@ class Evidence:
     spooled: list[str]
     drafts: list[str]
     rejected: list[str]
-    marks: dict[str, set[int]]
+    start_records: dict[str, set[int]]
     ledger: dict[str, list[Row]]
     expected: dict[str, Row] = field(default_factory=dict)
     acknowledged: list[Row] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Evidence:
             if (
                 row["slurm_id"] is not None
                 and not in_slurm
-                and self.marks.get(row["job_id"], set()) <= {row["slurm_id"]}
+                and self.start_records.get(row["job_id"], set()) <= {row["slurm_id"]}
             ):
                 by_id[row["slurm_id"]].append(row["job_id"])
         return {
@@ -190,7 +190,7 @@ class Evidence:
 
     def ran(self, job_id: str) -> list[SlurmJob]:
         """The SLURM jobs of a job that were started."""
-        marked = self.marks.get(job_id, set())
+        marked = self.start_records.get(job_id, set())
         return [
             job
             for job in self.slurm_jobs(job_id)
@@ -223,7 +223,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         spooled=_files(folder / "spool"),
         drafts=_files(folder / "spool", r"\.\d+-\d+-(start|end)\.\d+"),
         rejected=_files(folder / "spool" / "rejected"),
-        marks=_marks(folder / MARKS),
+        start_records=_start_records(folder / START_RECORDS),
         ledger=_ledgers([environment["DATABASE_URL"], *other_ledgers]),
         expected={row["job_id"]: row for row in _lines(folder / EXPECTED)},
         acknowledged=list(_lines(folder / ACKNOWLEDGED)),
@@ -451,17 +451,17 @@ def _lost_ends(folder: Path) -> set[int]:
     }
 
 
-def _marks(folder: Path) -> dict[str, set[int]]:
-    """The SLURM ids under which each job ran: a job's mark is a line `started <job id>
+def _start_records(folder: Path) -> dict[str, set[int]]:
+    """The SLURM ids under which each job ran: a job's record is a line `started <job id>
     <slurm id>`.
     """
-    marks: dict[str, set[int]] = {}
+    start_records: dict[str, set[int]] = {}
     for file in folder.iterdir() if folder.exists() else []:
         for line in file.read_text(errors="replace").splitlines():
             words = line.split()
             if len(words) == 3 and words[0] == "started":
-                marks.setdefault(words[1], set()).add(int(words[2]))
-    return marks
+                start_records.setdefault(words[1], set()).add(int(words[2]))
+    return start_records
 
 
 def _lines(file: Path) -> Iterator[Row]:

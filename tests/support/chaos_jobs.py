@@ -1,4 +1,4 @@
-"""Jobs for chaos tests: each leaves a mark when it starts, and records for the audit
+"""Jobs for chaos tests: each records its start, and records for the audit
 how it must end.
 """
 
@@ -16,7 +16,7 @@ from devgrid.grid import Grid, definition_of
 from devgrid.processes import wait_until
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.audit_evidence import EXPECTED, MARKS
+from tests.support.audit_evidence import EXPECTED, START_RECORDS
 from tests.support.grid_assertions import ledger, rows, slurm_of, wait_for
 
 ENDLESS_S = 600
@@ -28,20 +28,18 @@ CONFIRMATIONS = 40
 CLAIMED = {ChainStatus.SCHEDULED, ChainStatus.RUNNING}
 
 
-def marks(grid: Grid) -> Path:
-    """The folder of the jobs' marks: every Linux user may write there."""
-    folder = grid.folder / MARKS
+def start_records(grid: Grid) -> Path:
+    """The folder of the records of the jobs' starts: every Linux user may write there."""
+    folder = grid.folder / START_RECORDS
     folder.mkdir(exist_ok=True)
     folder.chmod(0o1777)
     return folder
 
 
 def marking(grid: Grid, body: str) -> str:
-    """A script that marks its start, and then does `body`."""
-    mark = f'"{marks(grid)}/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
-    return (
-        f'#!/bin/bash\necho "started $SLURM_JOB_NAME $SLURM_JOB_ID" >>{mark}\n{body}\n'
-    )
+    """A script that records its start, and then does `body`."""
+    record = f'"{start_records(grid)}/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
+    return f'#!/bin/bash\necho "started $SLURM_JOB_NAME $SLURM_JOB_ID" >>{record}\n{body}\n'
 
 
 def expect(grid: Grid, job_id: str, *ends: str, **certain: Any) -> None:
@@ -98,7 +96,7 @@ def topped_up(grid: Grid, customer: Account) -> str:
     """A job that gets five more minutes while it runs, and ends when SLURM has the new
     limit.
     """
-    go = marks(grid) / f"go-{random.randrange(10**9)}"
+    go = start_records(grid) / f"go-{random.randrange(10**9)}"
     body = f'until [ -e "{go}" ]; do sleep 0.1; done'
     job_id = grid.submit_script(customer, marking(grid, body), minutes=10)
     expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
@@ -152,7 +150,7 @@ def reorganised(grid: Grid, customer: Account) -> str:
     """A job that runs while the chain loses the blocks since the contract had it
     RUNNING. It ends when the contract has it RUNNING again.
     """
-    go = marks(grid) / f"go-{random.randrange(10**9)}"
+    go = start_records(grid) / f"go-{random.randrange(10**9)}"
     job_id = grid.submit_script(
         customer, marking(grid, f'until [ -e "{go}" ]; do sleep 0.1; done')
     )

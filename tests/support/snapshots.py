@@ -22,7 +22,7 @@ US = Address("0x" + "a" * 40)
 OTHERS = Address("0x" + "b" * 40)
 CUSTOMER = Address("0x" + "c" * 40)
 STRANGER = "0x" + "d" * 40
-MARK = "supervisor here:3000"
+OUR_COMMENT = "supervisor here:3000"
 POLLED = frozenset({EffectKind.POLL_SLURM})
 GRACE_S = 300.0
 WAITS: dict[str, Any] = {"state": State.QUEUED, "chain_status": ChainStatus.SCHEDULED}
@@ -65,7 +65,7 @@ def row(
     """
     seen = JobRecord(SlurmId(slurm_id), state, 60, 0)
     owner = name(slurm_id if number is None else number)
-    base = SqueueRow(SlurmId(slurm_id), CUSTOMER, owner, MARK, "", 1000, seen)
+    base = SqueueRow(SlurmId(slurm_id), CUSTOMER, owner, OUR_COMMENT, "", 1000, seen)
     return replace(base, **changes)
 
 
@@ -84,7 +84,7 @@ def seeing(
     """
     base = Snapshot(
         provider=US,
-        comment=MARK,
+        comment=OUR_COMMENT,
         jobs={job.job_id: job for job in jobs},
         chain={
             job.job_id: OnChainJob(job.chain_status, job.customer, job.provider)

@@ -124,7 +124,7 @@ def test_scan__lost_ledger_that_a_partner_took_over__its_claims_are_that_partner
     chain: Chain, provider: Account, partners: list[ChainHarness]
 ) -> None:
     east, west = partners
-    west.site.ledger.foreign_claims.take_over(TAG)
+    west.site.ledger.foreign_claims.adopt_tag(TAG)
     job_ids = scheduled_jobs(chain, provider, 1)
     with east.engine.begin() as connection:
         stored = text("UPDATE instance_tags SET tag = :tag WHERE cluster = 'east'")

@@ -1465,13 +1465,16 @@ def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(
     assert "the chain cannot be looked at" in refused.stderr
     assert "expected no activity" in refused.stderr
     run("job", "adopt", tag.hex(), "--yes-it-is-dead", status=4)
-    assert (ledger.foreign_claims.taken(), ledger.facts.get(SWEEP_REQUESTED)) == (
+    assert (
+        ledger.foreign_claims.adopted_tags(),
+        ledger.facts.get(SWEEP_REQUESTED),
+    ) == (
         set(),
         None,
     )
     run("job", "adopt", f"0x{tag.hex().upper()}", "--yes", "--yes-it-is-dead")
     assert (
-        ledger.foreign_claims.taken(),
+        ledger.foreign_claims.adopted_tags(),
         ledger.facts.get(SWEEP_REQUESTED) is not None,
     ) == ({tag}, True)
     run("job", "adopt", tag.hex(), "--yes", status=1)

@@ -316,7 +316,7 @@ def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(
     assert (effect.generation, effect.lease_token) == (2, 6)
     assert (effect.unexpected_failures, effect.contract_rejections) == (1, 4)
     assert ledger.periodic_runs.age_s("scan") is not None
-    assert ledger.foreign_claims.taken() == {b"\7" * 8}
+    assert ledger.foreign_claims.adopted_tags() == {b"\7" * 8}
     ledger.holder.close()
     tables.downgrade("0021")
     assert tables.rows("SELECT wakes, takings, unforeseen, refusals FROM effects") == [

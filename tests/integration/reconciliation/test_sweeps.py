@@ -324,9 +324,12 @@ def test_foreign_claims__kept_again_or_taken_over__stay_until_they_are_deleted(
     others.keep([first, second])
     others.keep([first])
     assert others.all() == {job_id(1): first, job_id(2): second}
-    others.take_over(b"first---")
-    others.take_over(b"first---")
-    assert (others.taken(), dict(others.count())) == ({b"first---"}, {b"second--": 1})
+    others.adopt_tag(b"first---")
+    others.adopt_tag(b"first---")
+    assert (others.adopted_tags(), dict(others.count())) == (
+        {b"first---"},
+        {b"second--": 1},
+    )
     others.delete([job_id(1)])
     assert set(others.all()) == {job_id(2)}
     assert (
@@ -346,7 +349,7 @@ def test_has_unstored_claims__undecided_job__until_its_tag_is_taken_over(
     assert has_unstored_claims(ledger, view)
     ledger.foreign_claims.keep([ForeignClaim(b"first---", claim(1))])
     assert has_unstored_claims(ledger, view)
-    ledger.foreign_claims.take_over(b"first---")
+    ledger.foreign_claims.adopt_tag(b"first---")
     assert not has_unstored_claims(ledger, view)
 
 

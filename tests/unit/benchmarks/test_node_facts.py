@@ -56,8 +56,11 @@ def test_machine__nvidia_smi_fails_or_is_missing__has_no_gpu() -> None:
     failed = (
         f"\n@@{NONCE} begin gpu\nNVIDIA-SMI has failed\n@@{NONCE} end gpu 9\n".encode()
     )
-    for marks in (failed, printed(notes=("missing gpu no nvidia-smi on the node",))):
-        reading = parse(node() + marks, NONCE)
+    for nonce_lines in (
+        failed,
+        printed(notes=("missing gpu no nvidia-smi on the node",)),
+    ):
+        reading = parse(node() + nonce_lines, NONCE)
         assert "gpu" not in reading.texts
         assert "nvidia-smi" in reading.left_out["gpu"]
 

@@ -22,9 +22,11 @@ def read(
     benchmark: str,
     *sections: tuple[str, str],
     status: int = 0,
-    marks: tuple[str, ...] = (),
+    nonce_lines: tuple[str, ...] = (),
 ) -> Reading:
-    return SUITE[benchmark].parse(printed(*sections, notes=marks, status=status), NONCE)
+    return SUITE[benchmark].parse(
+        printed(*sections, notes=nonce_lines, status=status), NONCE
+    )
 
 
 def refused(benchmark: str, *sections: tuple[str, str], status: int = 0) -> str:
@@ -167,7 +169,7 @@ def test_osu__recorded_port_of_mpi4py__is_read() -> None:
     reading = read(
         "osu",
         *texts,
-        marks=("missing network.p2p.latency.us no osu_latency on the node",),
+        nonce_lines=("missing network.p2p.latency.us no osu_latency on the node",),
     )
     assert reading.numbers["network.p2p.bw.mbps"].number == 293.43
     assert reading.numbers["network.all-to-all.latency.us"].number == 14127.23
@@ -213,7 +215,7 @@ VOLUME = ("fact volume.scratch planned",)
 @pytest.mark.parametrize("version", ["3.3.0", "4.0.0"])
 def test_ior__each_version__gives_means_over_the_iterations(version: str) -> None:
     reading = read(
-        "ior", ("ior.scratch", sample(f"ior-{version}.made-up.txt")), marks=VOLUME
+        "ior", ("ior.scratch", sample(f"ior-{version}.made-up.txt")), nonce_lines=VOLUME
     )
     assert reading.numbers == {
         "storage.scratch.write.bw.mibps": MeasuredValue(5000.0, "MiB/s"),
@@ -225,12 +227,14 @@ def test_ior__each_version__gives_means_over_the_iterations(version: str) -> Non
 
 
 def test_ior__one_volume_is_missing__keeps_the_others() -> None:
-    marks = (
+    nonce_lines = (
         *VOLUME,
         "fact volume.disk-tmp planned",
         "missing ior.disk-tmp no folder /x to write to on the node",
     )
-    reading = read("ior", ("ior.scratch", sample("ior-4.0.0.made-up.txt")), marks=marks)
+    reading = read(
+        "ior", ("ior.scratch", sample("ior-4.0.0.made-up.txt")), nonce_lines=nonce_lines
+    )
     assert len(reading.numbers) == 4
     assert set(reading.left_out.values()) == {"no folder /x to write to on the node"}
     assert len(reading.left_out) == 4
@@ -250,7 +254,7 @@ def test_ior__one_volume_is_missing__keeps_the_others() -> None:
 def test_ior__a_row_that_is_no_measurement__spoils_its_volume(row: str) -> None:
     text = re.sub(r"(?m)^write,5100[^\n]*", row, sample("ior-4.0.0.made-up.txt"))
     with pytest.raises(UnreadableOutputError):
-        read("ior", ("ior.scratch", text), marks=VOLUME)
+        read("ior", ("ior.scratch", text), nonce_lines=VOLUME)
 
 
 def test_ior__rows_whose_sum_is_no_number__spoil_their_volume() -> None:
@@ -259,13 +263,13 @@ def test_ior__rows_whose_sum_is_no_number__spoil_their_volume() -> None:
     )
     assert text.count("1.7e308") > 1
     with pytest.raises(UnreadableOutputError):
-        read("ior", ("ior.scratch", text), marks=VOLUME)
+        read("ior", ("ior.scratch", text), nonce_lines=VOLUME)
 
 
 def test_ior__no_row_of_read__spoils_its_volume() -> None:
     text = re.sub(r"(?m)^read,[^\n]*\n", "", sample("ior-4.0.0.made-up.txt"))
     with pytest.raises(UnreadableOutputError, match="5 of write, 0 of read"):
-        read("ior", ("ior.scratch", text), marks=VOLUME)
+        read("ior", ("ior.scratch", text), nonce_lines=VOLUME)
 
 
 def test_fio__recorded__gives_what_fio_shows() -> None:
@@ -273,7 +277,7 @@ def test_fio__recorded__gives_what_fio_shows() -> None:
         (f"fio.scratch.{way}", f"fio: a note\n{sample(f'fio-3.33-{way}.json')}")
         for way in ("write", "read")
     ]
-    reading = read("ior", *sections, marks=VOLUME)
+    reading = read("ior", *sections, nonce_lines=VOLUME)
     for way in ("write", "read"):
         job = json.loads(sample(f"fio-3.33-{way}.json"))["jobs"][0][way]
         assert (
@@ -337,7 +341,7 @@ def test_iperf3__server_is_away__is_refused_with_its_words() -> None:
     )
 
 
-# --- marks ----------------------------------------------------------------------------
+# --- nonce_lines ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("benchmark", SUITE)

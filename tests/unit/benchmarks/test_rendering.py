@@ -192,7 +192,7 @@ def test_hpl__two_nodes__has_the_problem_of_the_smaller_memory() -> None:
 def test_osu__one_node__runs_two_ranks_there_and_says_so() -> None:
     job = SUITE["osu"].render(PLANS["native-one-node"])
     assert (job.nodes, job.ntasks_per_node) == (1, 2)
-    assert "mark note measured between two ranks of one node" in job.script
+    assert "nonce_line note measured between two ranks of one node" in job.script
 
 
 def test_benchmarks__all__ask_for_a_time_limit_and_no_requeue() -> None:

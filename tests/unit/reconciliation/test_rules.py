@@ -52,8 +52,8 @@ from tests.support.snapshots import (
     CLAIM,
     CUSTOMER,
     GRACE_S,
-    MARK,
     OTHERS,
+    OUR_COMMENT,
     POLLED,
     STRANGER,
     US,
@@ -785,7 +785,7 @@ ROWS = st.builds(
     st.sampled_from(["RUNNING", "PENDING", "COMPLETED", "CANCELLED", "COMPLETING"]),
     st.integers(1, 8),
     user=st.sampled_from([CUSTOMER, STRANGER]),
-    comment=st.sampled_from([MARK, "benchmark"]),
+    comment=st.sampled_from([OUR_COMMENT, "benchmark"]),
 )
 CHAIN = st.dictionaries(
     st.integers(1, 8).map(name),
@@ -829,7 +829,7 @@ def test_compare__any_snapshot__cancels_only_jobs_with_our_tag_and_no_live_job(
         if finding.cancel is not None:
             listed = view.slurm[finding.cancel]
             assert (listed.comment, listed.user, listed.name) == (
-                MARK,
+                OUR_COMMENT,
                 CUSTOMER,
                 finding.job_id,
             )

@@ -42,8 +42,8 @@ from tests.support.snapshots import (
     CLAIM,
     CUSTOMER,
     GRACE_S,
-    MARK,
     OTHERS,
+    OUR_COMMENT,
     POLLED,
     STRANGER,
     US,
@@ -180,7 +180,7 @@ def test_foreign__job_of_a_customer__is_found_if_nothing_explains_it(
     }
     view = Snapshot(
         provider=US,
-        comment=MARK,
+        comment=OUR_COMMENT,
         jobs=jobs,
         slurm={listed.slurm_id: listed},
         claims={name(5): replace(CLAIM, job_id=name(5))},
@@ -479,7 +479,7 @@ def test_is_active__each_state__is_true_while_it_runs_or_will_run(
         (row(1, user=STRANGER), True),
         (row(1, "COMPLETED"), False),
         (row(1, comment=""), False),
-        (row(1, comment=f"{MARK} "), False),
+        (row(1, comment=f"{OUR_COMMENT} "), False),
         (row(1, name="renamed"), False),
         (row(1, name="0x" + "A" * 64), False),
         (row(1, name="0x" + "a" * 63), False),
@@ -490,8 +490,8 @@ def test_is_active__each_state__is_true_while_it_runs_or_will_run(
 def test_has_our_comment__each_row__is_live_with_our_comment_and_a_job_id_as_name(
     listed: SqueueRow, is_marked: bool
 ) -> None:
-    assert has_our_comment(listed, MARK) is is_marked
-    assert names_with_our_comment([listed], MARK) == (
+    assert has_our_comment(listed, OUR_COMMENT) is is_marked
+    assert names_with_our_comment([listed], OUR_COMMENT) == (
         {listed.name} if is_marked else set()
     )
 

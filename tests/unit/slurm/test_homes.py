@@ -22,7 +22,7 @@ from supervisor_tasks.slurm.homes import (
 )
 from supervisor_tasks.slurm.parsers import CommandAnswer
 
-MARK = "0123abcd"
+DELIMITER = "0123abcd"
 USERS = [f"0x{number:040x}" for number in range(6)]
 SAFE = Home(
     1000,
@@ -39,7 +39,7 @@ def of(user: str) -> Home:
 
 def asked(users: Sequence[str]) -> CommandAnswer:
     done = subprocess.run(
-        look(MARK, users),
+        look(DELIMITER, users),
         capture_output=True,
         text=True,
         timeout=deadline(30),
@@ -57,22 +57,22 @@ def test_look__several_users__shows_the_home_of_each() -> None:
     }
     answer = asked([*entries, "no-such-user"])
     for name, entry in entries.items():
-        home = home_seen(answer, MARK, name)
+        home = home_seen(answer, DELIMITER, name)
         assert (home.uid, home.first_of_number, home.path) == (
             entry.pw_uid,
             name,
             entry.pw_dir,
         )
     with pytest.raises(TransientError, match="knows no user no-such-user"):
-        home_seen(answer, MARK, "no-such-user")
+        home_seen(answer, DELIMITER, "no-such-user")
 
 
 def test_home_seen__look_that_took_too_long__next_home_is_not_told() -> None:
-    answer = CommandAnswer(0, f"{MARK}{USERS[0]} status 124\n", "")
+    answer = CommandAnswer(0, f"{DELIMITER}{USERS[0]} status 124\n", "")
     with pytest.raises(SlowHomeError):
-        home_seen(answer, MARK, USERS[0])
+        home_seen(answer, DELIMITER, USERS[0])
     with pytest.raises(TransientError, match="does not show the home") as refused:
-        home_seen(answer, MARK, USERS[1])
+        home_seen(answer, DELIMITER, USERS[1])
     assert not isinstance(refused.value, SlowHomeError)
 
 

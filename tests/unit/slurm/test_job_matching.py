@@ -86,7 +86,7 @@ def test_known_time__requeued__is_ours_at_a_later_time_by_its_name_or_script() -
     )
     assert (
         recognised(
-            replace(KNOWN, id_is_anothers=True),
+            replace(KNOWN, id_belongs_to_other=True),
             listed(again),
             scripts={SlurmId(7): OTHER},
         )
@@ -126,14 +126,14 @@ def test_first_look__job_without_a_script__is_not_ours_with_any_name() -> None:
 
 
 def test_first_look__id_is_a_later_jobs__its_script_decides_and_not_its_name() -> None:
-    lost = replace(JOB, id_is_anothers=True)
+    lost = replace(JOB, id_belongs_to_other=True)
     assert recognised(lost, listed(), scripts={SlurmId(7): OTHER}) == UNKNOWN
     assert recognised(lost, listed(), scripts={SlurmId(7): OURS}) == MatchResult(SEEN)
 
 
 def test_first_look__in_accounting__the_line_of_sbatch_decides() -> None:
     later = replace(ENDED, submit_s=AT_S + 2, state="FAILED")
-    for wanted in (JOB, replace(JOB, id_is_anothers=True)):
+    for wanted in (JOB, replace(JOB, id_belongs_to_other=True)):
         assert recognised(wanted, accounted(later, OTHER)) == UNKNOWN
         assert recognised(wanted, accounted(later, OTHER), accounted()) == MatchResult(
             ENDED
@@ -141,7 +141,7 @@ def test_first_look__in_accounting__the_line_of_sbatch_decides() -> None:
 
 
 def test_recognised__id_of_a_later_job__only_accountings_older_record_is_ours() -> None:
-    lost = replace(KNOWN, id_is_anothers=True)
+    lost = replace(KNOWN, id_belongs_to_other=True)
     later = replace(ENDED, submit_s=AT_S + 60, state="FAILED")
     assert recognised(lost, accounted(later, OTHER)) == UNKNOWN
     assert recognised(lost, accounted(), accounted(later, OTHER)) == MatchResult(ENDED)

@@ -3,16 +3,16 @@
 # OSU micro-benchmarks: latency, bidirectional bandwidth, all-to-all.
 set -u -o pipefail
 export LC_ALL=C
-mark() { # a line that the supervisor recognises; the number is this run's own
+nonce_line() { # a line with the nonce of this run, by which the supervisor recognises it
     local text="$*"
     printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
 }
-section() { # NAME COMMAND...: the command's output between two marks
+section() { # NAME COMMAND...: the command's output between two lines with the nonce
     local name="$1" status=0
     shift
-    mark begin "$name"
+    nonce_line begin "$name"
     "$@" 2>&1 || status=$?
-    mark end "$name" "$status"
+    nonce_line end "$name" "$status"
 }
 export OMPI_MCA_pml=ucx PMIX_MCA_pml=ucx
 export OMPI_MCA_btl='^vader,openib,tcp' PMIX_MCA_btl='^vader,openib,tcp'
@@ -46,4 +46,4 @@ osu() { # one rank; distributions install these programs outside of PATH, in fol
 section latency on_ranks 2 1 osu osu_latency
 section bibw on_ranks 2 1 osu osu_bibw
 section alltoall on_ranks 2 1 osu osu_alltoall
-mark fact finished yes
+nonce_line fact finished yes

@@ -3,16 +3,16 @@
 # What kind of machine a node of the partition is.
 set -u -o pipefail
 export LC_ALL=C
-mark() { # a line that the supervisor recognises; the number is this run's own
+nonce_line() { # a line with the nonce of this run, by which the supervisor recognises it
     local text="$*"
     printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
 }
-section() { # NAME COMMAND...: the command's output between two marks
+section() { # NAME COMMAND...: the command's output between two lines with the nonce
     local name="$1" status=0
     shift
-    mark begin "$name"
+    nonce_line begin "$name"
     "$@" 2>&1 || status=$?
-    mark end "$name" "$status"
+    nonce_line end "$name" "$status"
 }
 export UCX_LOG_LEVEL='it'"'"'s 5'
 first_processor() { sed -n '/^[[:space:]]*$/q;p' /proc/cpuinfo; }
@@ -25,6 +25,6 @@ fi
 if command -v nvidia-smi >/dev/null; then
     section gpu nvidia-smi --query-gpu=name --format=csv,noheader
 else
-    mark missing gpu 'no nvidia-smi on the node'
+    nonce_line missing gpu 'no nvidia-smi on the node'
 fi
-mark fact finished yes
+nonce_line fact finished yes

@@ -3,16 +3,16 @@
 # Upload and download, by Ookla's speedtest.
 set -u -o pipefail
 export LC_ALL=C
-mark() { # a line that the supervisor recognises; the number is this run's own
+nonce_line() { # a line with the nonce of this run, by which the supervisor recognises it
     local text="$*"
     printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
 }
-section() { # NAME COMMAND...: the command's output between two marks
+section() { # NAME COMMAND...: the command's output between two lines with the nonce
     local name="$1" status=0
     shift
-    mark begin "$name"
+    nonce_line begin "$name"
     "$@" 2>&1 || status=$?
-    mark end "$name" "$status"
+    nonce_line end "$name" "$status"
 }
 export UCX_LOG_LEVEL='it'"'"'s 5'
 speedtest_once() {
@@ -20,4 +20,4 @@ speedtest_once() {
         speedtest --accept-license --accept-gdpr --format=json --progress=no
 }
 section speedtest speedtest_once
-mark fact finished yes
+nonce_line fact finished yes

@@ -3,16 +3,16 @@
 # HPL: N 89600, NB 512, P x Q 4 x 4.
 set -u -o pipefail
 export LC_ALL=C
-mark() { # a line that the supervisor recognises; the number is this run's own
+nonce_line() { # a line with the nonce of this run, by which the supervisor recognises it
     local text="$*"
     printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
 }
-section() { # NAME COMMAND...: the command's output between two marks
+section() { # NAME COMMAND...: the command's output between two lines with the nonce
     local name="$1" status=0
     shift
-    mark begin "$name"
+    nonce_line begin "$name"
     "$@" 2>&1 || status=$?
-    mark end "$name" "$status"
+    nonce_line end "$name" "$status"
 }
 export OMPI_MCA_pml=ob1 PMIX_MCA_pml=ob1
 export OMPI_MCA_btl=vader,self,tcp PMIX_MCA_btl=vader,self,tcp
@@ -95,8 +95,8 @@ hpl() { # one rank; its files lie in a folder of its own, as a site need not hav
     fi
 }
 if [ -n "$BENCHMARK_PLAIN" ] && ! command -v xhpl >/dev/null && ! command -v hpcc >/dev/null; then
-    mark missing compute.gflops "neither xhpl nor hpcc on the node"
+    nonce_line missing compute.gflops "neither xhpl nor hpcc on the node"
     exit 0
 fi
 section hpl on_ranks 16 8 hpl
-mark fact finished yes
+nonce_line fact finished yes

@@ -3,16 +3,16 @@
 # OSU micro-benchmarks: latency, bidirectional bandwidth, all-to-all.
 set -u -o pipefail
 export LC_ALL=C
-mark() { # a line that the supervisor recognises; the number is this run's own
+nonce_line() { # a line with the nonce of this run, by which the supervisor recognises it
     local text="$*"
     printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
 }
-section() { # NAME COMMAND...: the command's output between two marks
+section() { # NAME COMMAND...: the command's output between two lines with the nonce
     local name="$1" status=0
     shift
-    mark begin "$name"
+    nonce_line begin "$name"
     "$@" 2>&1 || status=$?
-    mark end "$name" "$status"
+    nonce_line end "$name" "$status"
 }
 export OMPI_MCA_pml=ob1 PMIX_MCA_pml=ob1
 export OMPI_MCA_btl=vader,self,tcp PMIX_MCA_btl=vader,self,tcp
@@ -42,18 +42,18 @@ osu() { # one rank; distributions install these programs outside of PATH, in fol
     "$found" "${@:2}"
 }
 if ! (osu osu_latency --help >/dev/null 2>&1; [ $? -ne 127 ]); then
-    mark missing network.p2p.latency.us "no osu_latency on the node"
+    nonce_line missing network.p2p.latency.us "no osu_latency on the node"
 else
     section latency on_ranks 2 1 osu osu_latency
 fi
 if ! (osu osu_bibw --help >/dev/null 2>&1; [ $? -ne 127 ]); then
-    mark missing network.p2p.bw.mbps "no osu_bibw on the node"
+    nonce_line missing network.p2p.bw.mbps "no osu_bibw on the node"
 else
     section bibw on_ranks 2 1 osu osu_bibw
 fi
 if ! (osu osu_alltoall --help >/dev/null 2>&1; [ $? -ne 127 ]); then
-    mark missing network.all-to-all.latency.us "no osu_alltoall on the node"
+    nonce_line missing network.all-to-all.latency.us "no osu_alltoall on the node"
 else
     section alltoall on_ranks 2 1 osu osu_alltoall
 fi
-mark fact finished yes
+nonce_line fact finished yes

@@ -3,16 +3,16 @@
 # HPL: N 179200, NB 512, P x Q 4 x 2.
 set -u -o pipefail
 export LC_ALL=C
-mark() { # a line that the supervisor recognises; the number is this run's own
+nonce_line() { # a line with the nonce of this run, by which the supervisor recognises it
     local text="$*"
     printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
 }
-section() { # NAME COMMAND...: the command's output between two marks
+section() { # NAME COMMAND...: the command's output between two lines with the nonce
     local name="$1" status=0
     shift
-    mark begin "$name"
+    nonce_line begin "$name"
     "$@" 2>&1 || status=$?
-    mark end "$name" "$status"
+    nonce_line end "$name" "$status"
 }
 export OMPI_MCA_pml=ucx PMIX_MCA_pml=ucx
 export OMPI_MCA_btl='^vader,openib,tcp' PMIX_MCA_btl='^vader,openib,tcp'
@@ -71,7 +71,7 @@ export BENCHMARK_AFFINITY=""
 export BENCHMARK_PLAIN=""
 if ! command -v hpl-mxp.sh hpl.sh >/dev/null; then
     BENCHMARK_PLAIN=1
-    mark note 'plain HPL on the CPUs, by 8 ranks: no hpl.sh on the node'
+    nonce_line note 'plain HPL on the CPUs, by 8 ranks: no hpl.sh on the node'
 fi
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-16}"
 hpl() { # one rank; its files lie in a folder of its own, as a site need not have a shared one
@@ -117,11 +117,11 @@ affinity() { # NVIDIA_SMI: node, CPUs of each GPU, GPUs; with : between
 if [ -z "$BENCHMARK_PLAIN" ]; then
     BENCHMARK_AFFINITY=$(srun --ntasks=2 --ntasks-per-node=1 --nodes=2 --mpi=none \
         bash -c "$(declare -f affinity); affinity \"\$1\"" bash nvidia-smi 2>/dev/null)
-    [ -n "$BENCHMARK_AFFINITY" ] || mark note "GPU and CPU affinity are the program's own: nvidia-smi topo told none"
+    [ -n "$BENCHMARK_AFFINITY" ] || nonce_line note "GPU and CPU affinity are the program's own: nvidia-smi topo told none"
 fi
 if [ -n "$BENCHMARK_PLAIN" ] && ! command -v xhpl >/dev/null && ! command -v hpcc >/dev/null; then
-    mark missing compute.gflops "neither xhpl nor hpcc on the node"
+    nonce_line missing compute.gflops "neither xhpl nor hpcc on the node"
     exit 0
 fi
 section hpl on_ranks 8 4 hpl
-mark fact finished yes
+nonce_line fact finished yes

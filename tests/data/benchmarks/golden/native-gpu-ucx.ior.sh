@@ -3,16 +3,16 @@
 # IOR on the volumes, written and read; without ior, a small test of each with fio.
 set -u -o pipefail
 export LC_ALL=C
-mark() { # a line that the supervisor recognises; the number is this run's own
+nonce_line() { # a line with the nonce of this run, by which the supervisor recognises it
     local text="$*"
     printf '\n@@%s %s\n' 00112233445566778899aabbccddeeff "${text//[$'\n\r']/ }"
 }
-section() { # NAME COMMAND...: the command's output between two marks
+section() { # NAME COMMAND...: the command's output between two lines with the nonce
     local name="$1" status=0
     shift
-    mark begin "$name"
+    nonce_line begin "$name"
     "$@" 2>&1 || status=$?
-    mark end "$name" "$status"
+    nonce_line end "$name" "$status"
 }
 export OMPI_MCA_pml=ucx PMIX_MCA_pml=ucx
 export OMPI_MCA_btl='^vader,openib,tcp' PMIX_MCA_btl='^vader,openib,tcp'
@@ -46,7 +46,7 @@ make_own() { # FOLDER: the node on which mktemp made it has it; what other users
 clean_up() {
     [ -n "$test_folder" ] || return 0
     remove "$test_folder"
-    [ -z "$each_node" ] || on_each_node remove "$test_folder" || mark note "files may be left: $test_folder"
+    [ -z "$each_node" ] || on_each_node remove "$test_folder" || nonce_line note "files may be left: $test_folder"
     test_folder=""
     each_node=""
 }
@@ -59,12 +59,12 @@ test_with_ior() { # VOLUME MORE...
         disk-*)
             each_node=yes
             if ! why=$(on_each_node make_own "$test_folder" 2>&1); then
-                mark missing "ior.$volume" "no folder for the test on each node: $why"
+                nonce_line missing "ior.$volume" "no folder for the test on each node: $why"
                 return
             fi
             ;;
     esac
-    mark note "storage.$volume measured with ior: a write ends when it is on the disk (fsync, -e), a read may come from memory"
+    nonce_line note "storage.$volume measured with ior: a write ends when it is on the disk (fsync, -e), a read may come from memory"
     section "ior.$volume" on_ranks 128 64 \
         ior -a MPIIO -i 5 -t 2M -b 160M -C --collective -g -e -w -r \
         -O summaryFormat=CSV "$@" -o "$test_folder/test"
@@ -72,7 +72,7 @@ test_with_ior() { # VOLUME MORE...
 test_with_fio() { # VOLUME; read again from the disk, as fio drops what the system keeps of the file
     local volume="$1" way direct=1
     fio --name=probe --filename="$test_folder/test" --rw=write --bs=4k --size=4k --direct=1 >/dev/null 2>&1 || direct=0
-    mark note "storage.$volume measured with fio, direct=$direct, 256 MB on one node: no ior there"
+    nonce_line note "storage.$volume measured with fio, direct=$direct, 256 MB on one node: no ior there"
     for way in write read; do
         section "fio.$volume.$way" fio --name=volume --filename="$test_folder/test" --rw="$way" --bs=2M --size=256M \
             --ioengine=psync --direct="$direct" --end_fsync=1 --invalidate=1 --output-format=json
@@ -83,12 +83,12 @@ own_folder() { # VOLUME FOLDER: a name that was known before could be another us
     test_folder=$(mktemp -d -- "$2/benchmark-XXXXXXXXXX" 2>&1) && return
     why="$test_folder"
     test_folder=""
-    mark missing "ior.$1" "no folder for the test in $2: $why"
+    nonce_line missing "ior.$1" "no folder for the test in $2: $why"
     return 1
 }
 test_volume() { # VOLUME FOLDER MORE...
     if ! [ -d "$2" ] || ! [ -w "$2" ]; then
-        mark missing "ior.$1" "no folder $2 to write to on the node"
+        nonce_line missing "ior.$1" "no folder $2 to write to on the node"
         return
     fi
     if command -v ior >/dev/null; then
@@ -96,18 +96,18 @@ test_volume() { # VOLUME FOLDER MORE...
     elif command -v fio >/dev/null; then
         own_folder "$1" "$2" && test_with_fio "$1"
     else
-        mark missing "ior.$1" "neither ior nor fio on the node"
+        nonce_line missing "ior.$1" "neither ior nor fio on the node"
     fi
     clean_up
 }
-mark fact volume.scratch planned
-mark fact volume.shared-world-tmp planned
-mark fact volume.shared-tmp planned
-mark fact volume.disk-world-tmp planned
-mark fact volume.disk-tmp planned
+nonce_line fact volume.scratch planned
+nonce_line fact volume.shared-world-tmp planned
+nonce_line fact volume.shared-tmp planned
+nonce_line fact volume.disk-world-tmp planned
+nonce_line fact volume.disk-tmp planned
 test_volume scratch /opt/cache/shared
 test_volume shared-world-tmp /opt/cache/world-tmp
 test_volume shared-tmp /opt/cache/persistent
 test_volume disk-world-tmp /opt/cache/disk/world-tmp -F
 test_volume disk-tmp /opt/cache/disk/tmp -F
-mark fact finished yes
+nonce_line fact finished yes
