@@ -130,7 +130,7 @@ class Certificate:
                 "certificate_of_another_host",
                 public_address=self._public_address,
                 certificate_names=names,
-                help="callers that check the name refuse the connection: set PUBLIC_ADDRESS, or use a certificate of its host",
+                help="callers that check the name reject the connection: set PUBLIC_ADDRESS, or use a certificate of its host",
             )
 
 

@@ -43,8 +43,8 @@ class DirectoryBusyError(DirectoryUnavailableError):
     """
 
 
-class DirectoryRefusedError(PermanentError):
-    """The directory refused a request. The message has its answer and the request.
+class DirectoryRejectedError(PermanentError):
+    """The directory rejected a request. The message has its answer and the request.
 
     A retry is useless: the operator must change the directory's settings or the
     supervisor's.
@@ -57,8 +57,8 @@ class LedgerUnavailableError(TransientError):
     """
 
 
-class LedgerLoginRefusedError(LedgerUnavailableError):
-    """The ledger's database answers and refuses our login. A retry helps when the
+class LedgerLoginRejectedError(LedgerUnavailableError):
+    """The ledger's database answers and rejects our login. A retry helps when the
     operator has corrected DATABASE_URL, or the user or database in Postgres.
     """
 

@@ -158,14 +158,14 @@ class ChainClient:
         self, account: Account, transactions: Sequence[dict[str, Any]]
     ) -> list[str]:
         """Sign transactions and send them to the node. Returns their hashes. Raises
-        ChainError when the node refuses one.
+        ChainError when the node rejects one.
         """
         with BROADCASTING, self._automine_paused(len(transactions) > 1):
             answers = self.rpc.batch(self._signed(account, transactions))
         for answer in answers:
             if isinstance(answer, RpcError):
                 raise ChainError(
-                    f"the node refused a transaction of {account.address}: {answer}"
+                    f"the node rejected a transaction of {account.address}: {answer}"
                 ) from answer
         return answers
 

@@ -128,7 +128,7 @@ def _with(options: Sequence[str], config: str) -> str:
 
 
 def _config(folder: Path, port: int, environment: Mapping[str, str]) -> str:
-    # sshd refuses a command in a folder that all users can write to, such as /var/tmp.
+    # sshd rejects a command in a folder that all users can write to, such as /var/tmp.
     # So the command is bash.
     set_env = " ".join(f'{name}="{value}"' for name, value in environment.items())
     return "\n".join(

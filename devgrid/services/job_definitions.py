@@ -31,7 +31,7 @@ CHALLENGE_LIFE_S = 600.0
 
 
 class RefusedError(Exception):
-    """The service refuses a request, with a gRPC status and a reason."""
+    """The service rejects a request, with a gRPC status and a reason."""
 
     def __init__(self, status: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)

@@ -18,13 +18,13 @@ from supervisor_tasks.chain_events.event_logs import alarm_of_unreadable
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import (
     DirectoryBusyError,
-    DirectoryRefusedError,
+    DirectoryRejectedError,
     DirectoryUnavailableError,
     TransientError,
 )
 from supervisor_tasks.execution.effect_failures import (
     DIRECTORY_AWAY,
-    DIRECTORY_REFUSES,
+    DIRECTORY_REJECTS,
     give_back_unexpected,
     given_back_on_failure,
 )
@@ -44,7 +44,7 @@ STREAM = "customers"
 # accounts that are made under one lease, which lasts 21 s for each
 MAX_ACCOUNTS = 20
 # the operator must change the settings of the worker or the directory
-REFUSED_AGAIN_S = 30.0
+REJECTED_AGAIN_S = 30.0
 # longer than the wait of a batch that is broken off, so that its other accounts come
 # before those for which the directory was busy
 BUSY_AGAIN_S = 10.0
@@ -134,9 +134,9 @@ def make_due(ledger: Ledger, directory: "Directory") -> bool:
         try:
             with directory.open() as session:
                 _make_each(ledger, session, effects)
-        except DirectoryRefusedError as error:
+        except DirectoryRejectedError as error:
             # those that are left: the directory does not let us in
-            _postpone_refused(ledger, effects, error)
+            _postpone_rejected(ledger, effects, error)
         except DirectoryUnavailableError as error:
             raise TransientError(f"{DIRECTORY_AWAY}{error}") from error
     return True
@@ -168,8 +168,8 @@ def _make_one(ledger: Ledger, session: "Session", effect: OpenEffect) -> None:
     customer = Address(effect.subject)
     try:
         session.ensure(customer)
-    except DirectoryRefusedError as error:
-        _postpone_refused(ledger, [effect], error)
+    except DirectoryRejectedError as error:
+        _postpone_rejected(ledger, [effect], error)
     except DirectoryUnavailableError:
         raise
     except Exception as error:
@@ -180,15 +180,15 @@ def _make_one(ledger: Ledger, session: "Session", effect: OpenEffect) -> None:
         log.info("account_created", customer=customer)
 
 
-def _postpone_refused(
-    ledger: Ledger, effects: Sequence[OpenEffect], error: DirectoryRefusedError
+def _postpone_rejected(
+    ledger: Ledger, effects: Sequence[OpenEffect], error: DirectoryRejectedError
 ) -> None:
-    """Postpone the accounts that the directory refuses. They are never parked: the
+    """Postpone the accounts that the directory rejects. They are never parked: the
     operator must change settings of the worker or the directory.
     """
     log.warning(
-        "accounts_refused",
+        "accounts_rejected",
         customers=[effect.subject for effect in effects[:5]],
         error=str(error),
     )
-    ledger.effects.postpone(effects, REFUSED_AGAIN_S, f"{DIRECTORY_REFUSES}{error}")
+    ledger.effects.postpone(effects, REJECTED_AGAIN_S, f"{DIRECTORY_REJECTS}{error}")

@@ -18,8 +18,8 @@ from supervisor_tasks.jobs.model import SlurmId
 
 MAX_OUTPUT_BYTES = 10_000_000  # bytes that are read from the end of a job's output
 NICE = 10_000  # below the jobs of customers
-# for how long the login node refuses the user before an alarm is raised
-REFUSED_S = 60.0
+# for how long the login node rejects the user before an alarm is raised
+REJECTED_S = 60.0
 LOGIN_AGAIN_AT_LEAST_S, LOGIN_AGAIN_AT_MOST_S = 2.0, 60.0
 CLEAN_AGAIN_S = 30.0
 # after the job's end; a file that stays must not keep a run from its end
@@ -204,11 +204,11 @@ def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement]
     return RunStep.LOOK, one
 
 
-def login_again_in_s(refused_for_s: float) -> float:
-    """Return how long after a refused login the next one is tried. The intervals grow,
+def login_again_in_s(rejected_for_s: float) -> float:
+    """Return how long after a rejected login the next one is tried. The intervals grow,
     because only the site can mend the cause.
     """
-    return min(max(refused_for_s / 2, LOGIN_AGAIN_AT_LEAST_S), LOGIN_AGAIN_AT_MOST_S)
+    return min(max(rejected_for_s / 2, LOGIN_AGAIN_AT_LEAST_S), LOGIN_AGAIN_AT_MOST_S)
 
 
 def cleanup_expired(run: BenchmarkRun, one: Measurement) -> bool:

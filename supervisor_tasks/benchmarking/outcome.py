@@ -161,26 +161,26 @@ def after_cancel(
     *,
     cannot_start: str,
     cancel_reason: str | None,
-    refused: str,
+    rejected: str,
 ) -> MeasurementUpdate:
     """Return what follows once SLURM was asked to end a job, because it cannot start or
-    because the run must end. `refused` is why SLURM did not end it. Then the run leaves
+    because the run must end. `rejected` is why SLURM did not end it. Then the run leaves
     a waiting job behind, and waits for a running one: that ends by its time limit.
     """
-    stays = f"it could not be cancelled: {refused}" if refused else ""
+    stays = f"it could not be cancelled: {rejected}" if rejected else ""
     if cancel_reason is None:
         reason = "; ".join(filter(None, (cannot_start, stays)))
         return replace(
             change, stage=BenchmarkState.FAILED, poll_delay_s=0.0, reason=reason
         )
-    if refused and _waits(record):
+    if rejected and _waits(record):
         return replace(
             change,
             stage=BenchmarkState.CANCELLED,
             poll_delay_s=0.0,
             reason=f"{cancel_reason}; {stays}",
         )
-    again_s = MAX_LOOK_S if refused else FIRST_LOOK_S
+    again_s = MAX_LOOK_S if rejected else FIRST_LOOK_S
     return replace(change, poll_delay_s=again_s, reason=stays)
 
 

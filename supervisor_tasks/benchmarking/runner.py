@@ -15,7 +15,7 @@ from benchmarks.result import UnreadableOutputError
 from supervisor_tasks.benchmarking import model
 from supervisor_tasks.benchmarking.model import (
     CLEAN_AGAIN_S,
-    REFUSED_S,
+    REJECTED_S,
     BenchmarkRun,
     BenchmarkState,
     Measurement,
@@ -60,7 +60,7 @@ from supervisor_tasks.slurm.parsers import (
     SlurmRejectedError,
     SlurmUnavailableError,
 )
-from supervisor_tasks.slurm.ssh import LoginRefusedError, our_clock_s
+from supervisor_tasks.slurm.ssh import LoginRejectedError, our_clock_s
 from supervisor_tasks.slurm.submit_once import Fate, SlurmRecords, fate_of
 from supervisor_tasks.slurm_lookup.cluster_guard import (
     require_expected_cluster,
@@ -104,10 +104,10 @@ def _advance(context: WorkerContext, effect: OpenEffect) -> None:
     while run is not None and str(run.id) == effect.subject:
         try:
             goes_on = _step(context, run, waits)
-        except LoginRefusedError as error:
+        except LoginRejectedError as error:
             if error.user not in _users(context, run):
                 raise
-            effects.postpone([effect], _refused(context, run, error), str(error))
+            effects.postpone([effect], _rejected(context, run, error), str(error))
             return
         if not goes_on:
             wait_s = min(wait_s for wait_s in waits.values() if wait_s > 0)
@@ -137,7 +137,7 @@ def _step(context: WorkerContext, run: BenchmarkRun, waits: dict[int, float]) ->
     if one is not None:
         waits[one.id] = wait_s
     if step in LOG_IN_OR_END:
-        _login_refused(context).update(False)
+        _login_rejected(context).update(False)
     return True
 
 
@@ -191,8 +191,8 @@ def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
     )
 
 
-def _refused(
-    context: WorkerContext, run: BenchmarkRun, error: LoginRefusedError
+def _rejected(
+    context: WorkerContext, run: BenchmarkRun, error: LoginRejectedError
 ) -> float:
     """Store that the login node does not let the user in, and since when. Call the
     operator if that lasts a minute. Returns after how many seconds the login is tried
@@ -203,14 +203,14 @@ def _refused(
         "user": error.user,
         "reason": sanitize_and_truncate(str(error))[:500],
     }
-    refused_for_s = _login_refused(context).update(
+    rejected_for_s = _login_rejected(context).update(
         True, error.user, **about, advice=LET_IN
     )
-    return login_again_in_s(refused_for_s)
+    return login_again_in_s(rejected_for_s)
 
 
-def _login_refused(context: WorkerContext) -> Condition:
-    return Condition(context.ledger, AlarmName.BENCHMARK_USER_REFUSED, REFUSED_S)
+def _login_rejected(context: WorkerContext) -> Condition:
+    return Condition(context.ledger, AlarmName.BENCHMARK_USER_REFUSED, REJECTED_S)
 
 
 def _users(context: WorkerContext, run: BenchmarkRun) -> set[str]:
@@ -331,7 +331,7 @@ def _traces(
         if record is not None:
             return record, False
         return None, end_reported(one.job_name, jobs.output(one)) is not None
-    except LoginRefusedError:
+    except LoginRejectedError:
         if run.cancel_reason is None:
             raise
         return None, False
@@ -352,13 +352,13 @@ def _ended_by_us(
     cannot_start = blocked_reason(one, record, specs)
     if not cannot_start and run.cancel_reason is None:
         return change
-    refused = _cancel(context, one, slurm_id)
+    rejected = _cancel(context, one, slurm_id)
     return after_cancel(
         change,
         record,
         cannot_start=cannot_start,
         cancel_reason=run.cancel_reason,
-        refused=refused,
+        rejected=rejected,
     )
 
 
@@ -368,7 +368,7 @@ def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """
     try:
         body = output = context.benchmarking.jobs.output(one)
-    except LoginRefusedError as error:
+    except LoginRejectedError as error:
         if run.cancel_reason is None:
             raise
         notes = [f"its output was not read: {error}"]
@@ -505,7 +505,7 @@ def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
 
 
 def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
-    """Ask SLURM to end a job. Returns why SLURM refuses; empty if it does not."""
+    """Ask SLURM to end a job. Returns why SLURM rejects; empty if it does not."""
     try:
         context.benchmarking.jobs.cancel(one, slurm_id)
     except SlurmRejectedError as error:

@@ -77,7 +77,7 @@ class AdaptiveRange:
     def ask(self, question: Callable[[int], Answer]) -> Answer:
         """Call `question` with the number of blocks that it may cover, and return its
         answer. A failure halves the number, an answer raises it by an eighth. A
-        question that the node refused is asked again at once; one without any answer,
+        question that the node rejected is asked again at once; one without any answer,
         at the next call. Raises RpcUnavailableError.
         """
         while True:
@@ -88,8 +88,8 @@ class AdaptiveRange:
                 raise
             except RpcUnavailableError as error:
                 self._blocks = max(1, covered // 2)
-                is_refusal = isinstance(error.__cause__, RpcError)
-                if covered == 1 or not is_refusal:
+                is_rejection = isinstance(error.__cause__, RpcError)
+                if covered == 1 or not is_rejection:
                     raise
                 continue
             self._blocks = min(MAX_BLOCKS, covered + covered // 8 + 1)

@@ -544,12 +544,12 @@ def _view(address: str, data: str, block: int | None = None) -> Call:
 
 
 def _is_revert(answer: Any) -> bool:
-    """Whether the contract refused the call."""
+    """Whether the contract rejected the call."""
     return isinstance(answer, RpcError) and answer.reverted
 
 
 def _is_unknown_job(answer: Any) -> bool:
-    """Whether the contract refused the call because it has no such job."""
+    """Whether the contract rejected the call because it has no such job."""
     if not isinstance(answer, RpcError):
         return False
     return decode_revert(answer.data).name == "InvalidJob"

@@ -338,7 +338,7 @@ class Subscription:
 async def _subscribe(provider: _Provider, *params: Any) -> None:
     answer = (await provider.make_request("eth_subscribe", params))["result"]  # type: ignore[arg-type]
     if not answer:  # otherwise the subscription's name: see `read`
-        raise SubscriptionError(f"the node refused to announce {params[0]}")
+        raise SubscriptionError(f"the node rejected the subscription {params[0]}")
 
 
 def _text_of(error: BaseException) -> str:

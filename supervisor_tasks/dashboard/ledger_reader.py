@@ -20,7 +20,7 @@ from supervisor_tasks.cli.views import Cell
 from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.settings import Settings, load
 from supervisor_tasks.dashboard.questions import (
-    QueryRefusedError,
+    QueryRejectedError,
     Question,
     UnknownJobError,
     parsed,
@@ -92,9 +92,9 @@ class LedgerReader:
         """The jobs that the question names; without one, all that are neither settled
         nor given back, and those that were last.
 
-        Raises QuestionError, or QueryRefusedError.
+        Raises QuestionError, or QueryRejectedError.
         """
-        with _refusals():
+        with _rejections():
             return self._jobs(question)
 
     def _jobs(self, question: str) -> JobList:
@@ -109,8 +109,8 @@ class LedgerReader:
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
     def story(self, cluster: str, job_id: str) -> JobStory:
-        """What is known of a job. Raises UnknownJobError, or QueryRefusedError."""
-        with _refusals():
+        """What is known of a job. Raises UnknownJobError, or QueryRejectedError."""
+        with _rejections():
             return self._story(cluster, job_id)
 
     def _story(self, cluster: str, job_id: str) -> JobStory:
@@ -136,12 +136,12 @@ class LedgerReader:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _rejections() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise QueryRefusedError(
-            "the ledger's database refused the question; see `supervisor db status`"
+        raise QueryRejectedError(
+            "the ledger's database rejected the question; see `supervisor db status`"
         ) from error
 
 

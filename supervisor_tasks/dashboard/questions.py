@@ -12,8 +12,8 @@ SLURM_ID = re.compile(r"(?:(?:slurm)?:)?([0-9]{1,18})")
 BEGINNING = re.compile(r"(?:(?:customer|job)?:)?(0x[0-9a-f]{1,77})")
 
 
-class QueryRefusedError(TransientError):
-    """The ledger's database refused a query. The database's own message can contain
+class QueryRejectedError(TransientError):
+    """The ledger's database rejected a query. The database's own message can contain
     values, and only the log gets it.
     """
 

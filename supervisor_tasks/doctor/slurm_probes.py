@@ -170,7 +170,7 @@ def nodes(shared: Examined) -> Iterator[Finding]:
 
 
 def job_submit(shared: Examined) -> Iterator[Finding]:
-    """Whether slurmctld refuses a customer's job without payment. sbatch only asks, and
+    """Whether slurmctld rejects a customer's job without payment. sbatch only asks, and
     submits nothing.
 
     The customer's own start-up files could forge this answer; the sweep watches the

@@ -300,7 +300,7 @@ def key_pair_verdict(derived: str, given: str) -> Finding:
         return green("SSH key pair", "the two keys belong together")
     return red(
         "SSH key pair",
-        "SLURM_SSH_PUBLIC_KEY is not the public key of SLURM_SSH_PRIVATE_KEY: sshd refuses our logins as customers",
+        "SLURM_SSH_PUBLIC_KEY is not the public key of SLURM_SSH_PRIVATE_KEY: sshd rejects our logins as customers",
         f"SLURM_SSH_PUBLIC_KEY={derived}, or give the private key that belongs to it",
     )
 
@@ -416,7 +416,7 @@ def job_submit_verdict(status: int, stderr: str) -> Finding:
             "correct supervisor_submit.conf: see plugins/README.md",
         )
     return yellow(
-        "job_submit.lua", words, "read slurmctld's log: something else refuses the job"
+        "job_submit.lua", words, "read slurmctld's log: something else rejects the job"
     )
 
 

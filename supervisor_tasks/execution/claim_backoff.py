@@ -1,4 +1,4 @@
-"""Claims that the contract refuses, although its queue shows work for us.
+"""Claims that the contract rejects, although its queue shows work for us.
 
 Some claims pass the estimate and revert when they are mined: they cost gas. The tracker
 counts its looks at which claims of a kind were mined and none succeeded. From the third
@@ -46,7 +46,7 @@ ADVICE = (
     " claiming of new jobs. The worker sends one claim at a time, at least once a minute, and the alarm ends when one succeeds"
 )
 ESTIMATED_ADVICE = (
-    "the worker sends no claim, and pays nothing, as long as the contract would refuse it: read the error. Each poll"
+    "the worker sends no claim, and pays nothing, as long as the contract would reject it: read the error. Each poll"
     " estimates again, and the alarm ends when the contract would accept a claim, or when none waits"
 )
 

@@ -24,7 +24,7 @@ class ScriptUnavailableError(PermanentError):
     """The service will never give this script; the message is the service's own."""
 
 
-class ScriptRefusedError(TransientError):
+class ScriptRejectedError(TransientError):
     """The service does not accept that we may read this script; the message is the
     service's own. A retry may help later, or it may never help.
     """
@@ -58,7 +58,7 @@ class JobDefinitions:
     def fetch(self, job: Job) -> Script:
         """Fetch a job's script with a new challenge. Raises ScriptUnavailableError
         (final), JobDefinitionsDownError or ServiceDownError (retry) or
-        ScriptRefusedError (retry, but not for ever).
+        ScriptRejectedError (retry, but not for ever).
         """
         channel = self._connected()
         try:
@@ -81,7 +81,7 @@ class JobDefinitions:
                 raise ScriptUnavailableError(_error_text(error)) from error
             self._discard(channel)
             if error.code() in REFUSED:
-                raise ScriptRefusedError(_error_text(error)) from error
+                raise ScriptRejectedError(_error_text(error)) from error
             raise JobDefinitionsDownError(_error_text(error)) from error
         return Script(answer.sbatch, answer.grid_logger_url)
 

@@ -40,7 +40,7 @@ AGAIN_S = 0.2  # between two looks during that time
 # announced logs that are kept for the next look; the periodic scan finds the others
 MAX_LOGS = 200
 # in one question for customers; more than pass between two looks, and less than nodes
-# refuse
+# reject
 MAX_CUSTOMER_BLOCKS = 100
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 10.0
@@ -312,7 +312,7 @@ class NewBlocks:
         first = head
         if 0 <= self._customers_read_to < head:
             first = self._customers_read_to + 1
-        # also if the question fails, or the next one would be longer and be refused
+        # also if the question fails, or the next one would be longer and be rejected
         self._customers_read_to = head
         if is_first_look:
             # a customer may have requested a job while no worker looked

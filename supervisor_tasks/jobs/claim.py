@@ -66,7 +66,7 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimL
         alarms = wallet_watched(context, demand)
         _record_registration(context, demand.permission)
         numbers = _numbers(demand)
-        _end_refusals(context.ledger, numbers)
+        _end_rejections(context.ledger, numbers)
         room = _room(context, demand, alarms)
     wanted = numbers | {"claim": room.places}
     return ClaimLook(any(numbers.values()), any(wanted.values()), room.why_not)
@@ -99,7 +99,7 @@ def claim(context: WorkerContext) -> bool:
         wanted["claim"] = min(demand.claimable, room.places)
         if room.why_not:
             log.info("not_claiming", because=room.why_not)
-        _end_refusals(context.ledger, wanted)
+        _end_rejections(context.ledger, wanted)
         asked = {purpose: number for purpose, number in wanted.items() if number}
         allowed = {
             purpose: claim_backoff.allowed_in_flight(
@@ -128,9 +128,9 @@ def _record_registration(context: WorkerContext, permission: ClaimPermission) ->
         context.offer_config.dispatch()
 
 
-def _end_refusals(ledger: Ledger, wanted: Mapping[str, int]) -> None:
-    """Clear the refused estimates of purposes without anything to claim: no estimate
-    is made, so none is refused.
+def _end_rejections(ledger: Ledger, wanted: Mapping[str, int]) -> None:
+    """Clear the rejected estimates of purposes without anything to claim: no estimate
+    is made, so none is rejected.
     """
     for purpose, number in wanted.items():
         if not number:
@@ -158,7 +158,7 @@ def _new_claims(
 
 
 def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
-    """So many claims of one purpose; none if the contract would refuse one now. Raises
+    """So many claims of one purpose; none if the contract would reject one now. Raises
     NoEstimateError.
     """
     if number <= 0:

@@ -198,7 +198,7 @@ class SlurmCompleted:
 @dataclass(frozen=True, slots=True)
 class RunsAfterItsEnd:
     """SLURM runs, or will run, a job that has ended in the ledger: it was requeued
-    before SLURM had to refuse that.
+    before SLURM had to reject that.
     """
 
     slurm_id: SlurmId

@@ -30,7 +30,7 @@ def extend_time_limit(context: WorkerContext, job: Job) -> Event:
     If another customer's job has the id by now, its limit is not changed. A requeue
     lowers the limit; if the owner has set an even lower one, that stays. Raises
     SlurmUnavailableError or SshUnavailableError (a retry helps), or SlurmRejectedError:
-    SLURM refuses the limit, the job keeps its old one, and the operator must look.
+    SLURM rejects the limit, the job keeps its old one, and the operator must look.
     """
     if job.slurm_id is None:
         return EffectCompleted(EffectKind.TOP_UP)

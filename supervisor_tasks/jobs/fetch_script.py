@@ -5,7 +5,7 @@ grid/job_definitions.py.
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.grid.job_definitions import (
     Script,
-    ScriptRefusedError,
+    ScriptRejectedError,
     ScriptUnavailableError,
 )
 from supervisor_tasks.jobs.events import (
@@ -16,13 +16,13 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import Job
 
-# a service that was just restarted, or whose node is a block behind, also refuses
-REFUSED_TRIES = 5
-REFUSED_FOR_S = 30.0  # since the claim
+# a service that was just restarted, or whose node is a block behind, also rejects
+REJECTED_TRIES = 5
+REJECTED_FOR_S = 30.0  # since the claim
 
 
 def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
-    """Ask the job definition service for the script. Its final refusal ends the job.
+    """Ask the job definition service for the script. Its final rejection ends the job.
     `tries` includes this try. Raises TransientError; a retry helps.
     """
     script: Script | None = None
@@ -32,7 +32,7 @@ def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
             script = context.chain.job_definitions.fetch(job)
         except ScriptUnavailableError as error:
             return ScriptUnavailable(str(error))
-        except ScriptRefusedError as error:
+        except ScriptRejectedError as error:
             if not _is_final(context, job, tries):
                 raise
             # Ask once more, with a new challenge: the service may have been down at all
@@ -48,15 +48,15 @@ def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
 
 
 def _is_final(context: WorkerContext, job: Job, tries: int) -> bool:
-    return refused_for_good(
+    return rejected_for_good(
         tries, context.ledger.journal.seconds_since(job.job_id, Claimed)
     )
 
 
-def refused_for_good(tries: int, claimed_ago_s: float | None) -> bool:
-    """Whether a refusal is final: after REFUSED_TRIES tries, and REFUSED_FOR_S after
-    the claim. If the time of the claim is not known, no refusal is final.
+def rejected_for_good(tries: int, claimed_ago_s: float | None) -> bool:
+    """Whether a rejection is final: after REJECTED_TRIES tries, and REJECTED_FOR_S after
+    the claim. If the time of the claim is not known, no rejection is final.
     """
-    if tries < REFUSED_TRIES or claimed_ago_s is None:
+    if tries < REJECTED_TRIES or claimed_ago_s is None:
         return False
-    return claimed_ago_s >= REFUSED_FOR_S
+    return claimed_ago_s >= REJECTED_FOR_S

@@ -39,11 +39,11 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 Ages = Mapping[JobId, float]  # how many seconds ago the submission of each job began
 
-# An answer of sbatch that the parser does not understand is no refusal: the job is
+# An answer of sbatch that the parser does not understand is no rejection: the job is
 # searched for and submitted again. After this many such answers, if SLURM has nothing
-# of the job, it counts as refused.
+# of the job, it counts as rejected.
 MAX_UNPARSED_ANSWERS = 3
-# A submission that is cut off is no refusal either. As long as SLURM itself may be the
+# A submission that is cut off is no rejection either. As long as SLURM itself may be the
 # cause, the job is submitted again, without a limit (the effect counts as failing
 # meanwhile, which raises an alarm). An answer of slurmctld to our questions proves
 # nothing: a slow slurmctld lists jobs and takes none. The proof is that SLURM took
@@ -68,7 +68,7 @@ def search_cut_off_submissions(
 
     1. The first search is at once: slurmctld, and accounting if slurmctld has nothing.
     2. What SLURM has is adopted; of several jobs the oldest stays, and the others are
-       cancelled. What SLURM has refused is given back.
+       cancelled. What SLURM has rejected is given back.
     3. If there is nothing, a second search comes when nothing that was sent can arrive
        any more. It decides.
     4. If a job that SLURM does not have left a trace outside SLURM, the operator
@@ -423,7 +423,7 @@ def _in_slurm(
     listed: bool,
 ) -> dict[JobId, SlurmRecords | Exception]:
     """What SLURM has of each job. SLURM jobs that a node could not start, and those of
-    a refusal that the ledger has recorded since, are over, and count as nothing.
+    a rejection that the ledger has recorded since, are over, and count as nothing.
     """
     failed = context.ledger.journal.failed_launches(found)
     rejected = context.ledger.journal.ages(found, SubmitRejected)
@@ -433,9 +433,9 @@ def _in_slurm(
             results[job_id] = seen
             continue
         records = SlurmRecords(sorted(seen, key=attrgetter("slurm_id")), listed)
-        refused_ago_s = rejected.get(job_id, [inf])[0]
+        rejected_ago_s = rejected.get(job_id, [inf])[0]
         results[job_id] = records.without(
-            failed.get(job_id, ()), refusals=refused_ago_s <= ages[job_id]
+            failed.get(job_id, ()), rejections=rejected_ago_s <= ages[job_id]
         )
     return results
 

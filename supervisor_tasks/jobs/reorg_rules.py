@@ -73,7 +73,7 @@ def claimed_again(job: Job, event: Claimed) -> Next:
 
 
 def _never_begun(job: Job) -> bool:
-    """Whether the job ended because its script was refused: the service gives scripts
+    """Whether the job ended because its script was rejected: the service gives scripts
     only to the claim's provider.
     """
     if job.has_script or job.slurm_id is not None:
@@ -178,7 +178,7 @@ def _as_slurm_has_it(job: Job) -> Job:
 
 
 def _rejected(job: Job) -> bool:
-    """Whether the job was given back because SLURM refused it."""
+    """Whether the job was given back because SLURM rejected it."""
     if job.state is not State.REFUSED or job.slurm_id is not None:
         return False
     return bool(job.status_message)

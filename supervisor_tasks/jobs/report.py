@@ -36,7 +36,7 @@ FORK_SHOWS_WITHIN_S = 5.0
 TRIES_BEFORE_A_FORK_SHOWS = 20
 # then a report is tried again if none of its transactions was mined
 REPORT_AGAIN_S = 30.0
-# refusals that the contract's status of the job does not explain; a node may be between
+# rejections that the contract's status of the job does not explain; a node may be between
 # two blocks
 MAX_UNEXPLAINED_TRIES = 3
 # transactions of one step that were mined and reverted; each one costs gas
@@ -63,7 +63,7 @@ def report(context: WorkerContext) -> bool:
         )
         reverted = _reverted(context, plans, missing)
         going_on = _without_hopeless(plans, reverted)
-        accepted, gas, refused = _estimated(context, going_on, missing)
+        accepted, gas, rejected = _estimated(context, going_on, missing)
         writes = _missing_writes(accepted, missing, gas)
         if writes and context.chain.wallet.send(writes):
             _log_sent(writes, accepted)
@@ -72,7 +72,7 @@ def report(context: WorkerContext) -> bool:
             _await_receipts(context, accepted, missing, reverted.keys())
         next_steps = _next_steps(going_on, missing)
         changed_jobs.add(jobs[effect.job_id] for effect in next_steps)
-        _explain_refusals(context, jobs, refused)
+        _explain_rejections(context, jobs, rejected)
         _park_hopeless(context, plans, reverted)
     return context.ledger.effects.any_due(KINDS)
 
@@ -124,22 +124,22 @@ def _reverted(
     context: WorkerContext, plans: Plans, missing: set[str]
 ) -> dict[OpenEffect, int]:
     """How often the next transaction of each effect was mined and reverted, at our
-    cost. Effects that have not been refused, or not since `supervisor job retry`, are
+    cost. Effects that have not been rejected, or not since `supervisor job retry`, are
     left out: they are tried once more.
     """
-    refused_before = dict[OpenEffect, Write]()
+    rejected_before = dict[OpenEffect, Write]()
     for effect, write in _next_steps(plans, missing).items():
         if effect.contract_rejections:
-            refused_before[effect] = write
-    if not refused_before:
+            rejected_before[effect] = write
+    if not rejected_before:
         return {}
     job_ids = {
-        write.idempotency_key: write.job_id or "" for write in refused_before.values()
+        write.idempotency_key: write.job_id or "" for write in rejected_before.values()
     }
     times = context.chain.wallet.transactions.reverted(job_ids)
     return {
         effect: times[write.idempotency_key]
-        for effect, write in refused_before.items()
+        for effect, write in rejected_before.items()
         if times.get(write.idempotency_key)
     }
 
@@ -174,19 +174,19 @@ def _estimated(
     context: WorkerContext, plans: Plans, missing: set[str]
 ) -> tuple[Plans, dict[str, int], list[tuple[OpenEffect, RevertedError]]]:
     """The effects whose next step the contract accepts, the gas of these steps by
-    idempotency key, and the effects whose next step it would refuse, with the reason.
+    idempotency key, and the effects whose next step it would reject, with the reason.
     If the node has no estimate for a step, only that effect is postponed.
     """
     accepted = dict(plans)
     gas = dict[str, int]()
-    refused = list[tuple[OpenEffect, RevertedError]]()
+    rejected = list[tuple[OpenEffect, RevertedError]]()
     for effect, write, estimate in _estimates(context, plans, missing):
         if isinstance(estimate, int):
             gas[write.idempotency_key] = estimate
             continue
         del accepted[effect]
         if isinstance(estimate, RevertedError):
-            refused.append((effect, estimate))
+            rejected.append((effect, estimate))
             continue
         log.warning(
             "report_not_estimated",
@@ -197,7 +197,7 @@ def _estimated(
         context.ledger.effects.postpone(
             [effect], retry_delay_s(effect.attempts), str(estimate)
         )
-    return accepted, gas, refused
+    return accepted, gas, rejected
 
 
 def _estimates(
@@ -268,36 +268,36 @@ def _await_receipts(
     )
 
 
-def _explain_refusals(
+def _explain_rejections(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
-    refused: Sequence[tuple[OpenEffect, RevertedError]],
+    rejected: Sequence[tuple[OpenEffect, RevertedError]],
 ) -> None:
-    """Ask the contract for the status of jobs whose report it would refuse."""
-    if not refused:
+    """Ask the contract for the status of jobs whose report it would reject."""
+    if not rejected:
         return
-    seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in refused)
+    seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in rejected)
     statuses = context.chain.contract.statuses(
-        [effect.job_id for effect, _ in refused], seen_block
+        [effect.job_id for effect, _ in rejected], seen_block
     )
-    for effect, error in refused:
+    for effect, error in rejected:
         # None: the job's request was in a lost block
         status, _ = statuses.get(effect.job_id, (None, ""))
-        _explain_refusal(context, jobs[effect.job_id], effect, error, status)
+        _explain_rejection(context, jobs[effect.job_id], effect, error, status)
 
 
-def _explain_refusal(
+def _explain_rejection(
     context: WorkerContext,
     job: Job,
     effect: OpenEffect,
     error: RevertedError,
     status: ChainStatus | None,
 ) -> None:
-    """Record the contract's status of a job whose report it would refuse. If the status
-    explains the refusal, the effect is due again. After MAX_UNEXPLAINED_TRIES refusals that it
+    """Record the contract's status of a job whose report it would reject. If the status
+    explains the rejection, the effect is due again. After MAX_UNEXPLAINED_TRIES rejections that it
     does not explain, the effect is parked.
     """
-    refusals = effect.contract_rejections + 1
+    rejections = effect.contract_rejections + 1
     after = job
     on_chain = None
     if status is not None:
@@ -308,13 +308,13 @@ def _explain_refusal(
         "report_would_revert", job_id=job.job_id, error=str(error), on_chain=on_chain
     )
     effects = context.ledger.effects
-    if _may_be_a_fork(context, job, status, refusals):
-        effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
+    if _may_be_a_fork(context, job, status, rejections):
+        effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), rejected=True)
     elif after != job:
         effects.postpone([effect], 0.0)
-    elif refusals < MAX_UNEXPLAINED_TRIES:
+    elif rejections < MAX_UNEXPLAINED_TRIES:
         effects.postpone(
-            [effect], retry_delay_s(effect.attempts), str(error), refused=True
+            [effect], retry_delay_s(effect.attempts), str(error), rejected=True
         )
     else:
         wanted = [step.status.name for step in pending_reports(job)]
@@ -322,13 +322,13 @@ def _explain_refusal(
 
 
 def _may_be_a_fork(
-    context: WorkerContext, job: Job, status: ChainStatus | None, refusals: int
+    context: WorkerContext, job: Job, status: ChainStatus | None, rejections: int
 ) -> bool:
     """Whether the contract shows less than the ledger knows, as after a lost block. The
     scan finds that in time.
     """
     if context.chain.confirmations <= 0:
         return False
-    if refusals >= TRIES_BEFORE_A_FORK_SHOWS:
+    if rejections >= TRIES_BEFORE_A_FORK_SHOWS:
         return False
     return status is None or status < job.chain_status

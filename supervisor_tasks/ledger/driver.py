@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from supervisor_tasks.connections.postgres_url import for_libpq
-from supervisor_tasks.errors import LedgerLoginRefusedError, LedgerUnavailableError
+from supervisor_tasks.errors import LedgerLoginRejectedError, LedgerUnavailableError
 
 # all connections of one process have one name, which begins with this word
 PROCESS = "supervisor"
@@ -29,7 +29,7 @@ CONNECTING: dict[str, Any] = {
 }
 READ_ONLY = "25006"  # SQLSTATE of a standby that is about to take over
 # Postgres's own words; the driver gives no SQLSTATE for a connection that failed
-LOGIN_REFUSED = ("authentication failed", "no pg_hba.conf entry", "does not exist")
+LOGIN_REJECTED = ("authentication failed", "no pg_hba.conf entry", "does not exist")
 PREPARED_AFTER = 1  # executions of a statement, before the server keeps its plan
 
 
@@ -54,15 +54,15 @@ def process_name() -> str:
 
 
 def unavailable(error: BaseException | None) -> LedgerUnavailableError | None:
-    """The error of one line for a database that is away or refuses our login; None for
+    """The error of one line for a database that is away or rejects our login; None for
     any other error.
     """
     away = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     if not (away or getattr(error, "sqlstate", None) == READ_ONLY):
         return None
     first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    is_refused = any(words in first_line for words in LOGIN_REFUSED)
-    kind = LedgerLoginRefusedError if is_refused else LedgerUnavailableError
+    is_rejected = any(words in first_line for words in LOGIN_REJECTED)
+    kind = LedgerLoginRejectedError if is_rejected else LedgerUnavailableError
     return kind(f"the ledger's database: {first_line}")
 
 

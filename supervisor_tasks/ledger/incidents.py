@@ -142,7 +142,7 @@ _POSTPONE = text(
     WHERE cluster = :cluster AND channel = :channel AND done_at IS NULL AND due_at <= now()
     """
 )
-# A message that the channel refuses while it takes others is no sign that the channel
+# A message that the channel rejects while it takes others is no sign that the channel
 # is away.
 _MOST_ATTEMPTS = text(
     """
@@ -394,8 +394,8 @@ class Incidents:
                 )
 
     def most_attempts(self, channel: str) -> int:
-        """How often the channel has refused the message that it refused most often, of
-        those that it refuses since it last took one.
+        """How often the channel has rejected the message that it rejected most often, of
+        those that it rejects since it last took one.
         """
         with read_connection(self._engine) as connection:
             parameters = {"cluster": self._cluster, "channel": channel}

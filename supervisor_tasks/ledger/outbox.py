@@ -258,14 +258,14 @@ class Effects:
         *,
         unexpected: bool = False,
         waits: bool = False,
-        refused: bool = False,
+        rejected: bool = False,
     ) -> None:
         """Give effects back. They are due again in `due_in_s` seconds.
 
         With an `error` they have failed; the failures in a row are counted, and the
         time since the first one. With `waits` they have not failed, but they do not
-        progress either, and the error says what they wait for. With `refused` the
-        contract refused them; refusals also have a count of their own.
+        progress either, and the error says what they wait for. With `rejected` the
+        contract rejected them; rejections also have a count of their own.
         """
         if not effects:
             return
@@ -275,7 +275,7 @@ class Effects:
             "error": sanitize_optional(error),
             "unexpected": unexpected,
             "waits": waits,
-            "refused": refused,
+            "rejected": rejected,
         }
         with crash_point(CrashPoint.POSTPONE):
             rows = self._give_back(outbox_sql.POSTPONE, parameters)
@@ -306,7 +306,7 @@ class Effects:
         error: str | None = None,
     ) -> None:
         """Bring forward effects that wait for something that will not happen; the clock
-        dispatches them. With an error, the contract has refused their transactions.
+        dispatches them. With an error, the contract has rejected their transactions.
         """
         parameters = {
             "cluster": self._cluster,

@@ -134,7 +134,7 @@ LEASE = leasing(
 
 # As LEASE, for cancellations. Those of jobs with a SLURM id come a minute before others:
 # they end time that is paid for. Most of the others are looks at SLURM, four for each
-# refused job, and a customer can have thousands of refused jobs.
+# rejected job, and a customer can have thousands of rejected jobs.
 LEASE_CANCELLATIONS = leasing(
     """
     SELECT id FROM effects
@@ -275,13 +275,13 @@ DUE_WITHOUT_MESSAGE = _returning(
 # `unexpected_failures` returns to 0 unless this failure was unexpected.
 # `contract_rejections` survive other failures. They return to 0 without an error, but
 # not if a demand came in while the effect was held: that demand may be about a new
-# refusal.
+# rejection.
 POSTPONE = _returning(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, notified_at = NULL,
         attempts = CASE WHEN CAST(:error AS text) IS NULL OR :waits THEN 0 ELSE attempts END,
         unexpected_failures = CASE WHEN :unexpected THEN unexpected_failures + 1 ELSE 0 END,
-        contract_rejections = CASE WHEN :refused THEN contract_rejections + 1
+        contract_rejections = CASE WHEN :rejected THEN contract_rejections + 1
             WHEN CAST(:error AS text) IS NULL AND effects.generation = given.generation THEN 0 ELSE contract_rejections END,
         failing_since = CASE WHEN CAST(:error AS text) IS NOT NULL THEN COALESCE(failing_since, now()) END,
         due_at = CASE WHEN effects.generation = given.generation

@@ -126,7 +126,7 @@ Table(
 # it out. `lease_token` is how often it was ever leased. `notified_at` is when a message
 # was last sent for it. `failing_since` is when the failures in a row began.
 # `unexpected_failures` counts the unexpected failures in a row. `contract_rejections`
-# counts the refusals by the contract without a success in between. `evidence` is what
+# counts the rejections by the contract without a success in between. `evidence` is what
 # was seen when the effect was parked.
 Table(
     "effects",

@@ -63,7 +63,7 @@ INT64_HEX_DIGITS = 66  # with 0x
 # Transfer(address,address,uint256)
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
-# Refusals after which the node still has the transaction, or one that took its place.
+# Rejections after which the node still has the transaction, or one that took its place.
 KNOWN_TO_NODE = (NodeErrorKind.ALREADY_KNOWN, NodeErrorKind.NONCE_TOO_LOW)
 
 # columns of the present signature, beside the hash
@@ -217,7 +217,7 @@ class Sent:
     gas: int
     fees: Fees
     accepted: bool
-    refusal: NodeErrorKind | None
+    rejection: NodeErrorKind | None
     sent_age_s: float
     signed_age_s: float
     nonce_conflict_age_s: float | None
@@ -653,7 +653,7 @@ def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:
 
 
 def _state_after(error: str | None) -> str:
-    """The state after the node's answer. A refused transaction stays open: it is sent
+    """The state after the node's answer. A rejected transaction stays open: it is sent
     again; its receipt decides.
     """
     is_sent = error is None or classify(error) in KNOWN_TO_NODE
@@ -678,7 +678,7 @@ def _sent(row: Any) -> Sent:
         gas=row.gas,
         fees=fees,
         accepted=row.state == "SENT",
-        refusal=None if row.error is None else classify(row.error),
+        rejection=None if row.error is None else classify(row.error),
         sent_age_s=float(row.sent_age_s),
         signed_age_s=float(row.signed_age_s),
         nonce_conflict_age_s=optional_float(row.nonce_conflict_age_s),

@@ -106,7 +106,7 @@ def _receipts(
         )
     found = dict[int, dict[str, Any]]()
     for (row_id, _), answer in zip(asked, answers, strict=True):
-        if isinstance(answer, dict):  # neither None nor a refusal
+        if isinstance(answer, dict):  # neither None nor a rejection
             found[row_id] = answer
     return found
 

@@ -127,13 +127,13 @@ def _decisions(
         wallet.address: state.mined_nonces,
         **dict(zip(others, wallet.mined_nonces(others), strict=True)),
     }
-    refused_id, refused_s = _unclassified_refusal(context, waiting, state)
-    refused_for_s = {refused_id: refused_s}
+    rejected_id, rejected_s = _unclassified_rejection(context, waiting, state)
+    rejected_for_s = {rejected_id: rejected_s}
     decisions = dict[int, PendingDecision]()
     for address, mined_nonces in mined.items():
         entries = [entry for entry in waiting if entry.address == address]
         pending = [
-            _pending(entry, wallet.address, state, refused_for_s.get(entry.id, 0.0))
+            _pending(entry, wallet.address, state, rejected_for_s.get(entry.id, 0.0))
             for entry in entries
         ]
         needed = decide_all(
@@ -147,44 +147,44 @@ def _decisions(
     return decisions
 
 
-def _unclassified_refusal(
+def _unclassified_rejection(
     context: WorkerContext, waiting: Sequence[Sent], state: AccountState
 ) -> tuple[int | None, float]:
-    """The id of the transaction whose nonce is next, if a node refuses it for an
-    UNCLASSIFIED reason, else None; and for how many seconds a node has refused it.
+    """The id of the transaction whose nonce is next, if a node rejects it for an
+    UNCLASSIFIED reason, else None; and for how many seconds a node has rejected it.
     """
     address = context.chain.wallet.address
-    refused_id = None
+    rejected_id = None
     for entry in waiting:
         if (entry.address, entry.nonce) != (address, state.mined_nonces):
             continue
-        # Refused bytes are sent again each second. An older refusal does not count: no
+        # Rejected bytes are sent again each second. An older rejection does not count: no
         # node answered or was asked since.
-        is_refused = not entry.accepted and entry.sent_age_s < SEND_AGAIN_S
-        if is_refused and entry.refusal in UNCLASSIFIED:
-            refused_id = entry.id
+        is_rejected = not entry.accepted and entry.sent_age_s < SEND_AGAIN_S
+        if is_rejected and entry.rejection in UNCLASSIFIED:
+            rejected_id = entry.id
             break
     duration = Duration(context.ledger.facts, UNCLASSIFIED_ERROR)
-    return refused_id, duration.update(refused_id is not None, str(refused_id))
+    return rejected_id, duration.update(rejected_id is not None, str(rejected_id))
 
 
 def _pending(
-    entry: Sent, address: str, state: AccountState, refused_s: float
+    entry: Sent, address: str, state: AccountState, rejected_s: float
 ) -> Pending:
-    may_be_cancellation = entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED)
+    may_be_cancellation = entry.rejection in (NodeErrorKind.GAS, *UNCLASSIFIED)
     return Pending(
         nonce=entry.nonce,
         gas=entry.gas,
         fees=entry.fees,
         has_key=entry.address == address,
         accepted=entry.accepted,
-        refusal=entry.refusal,
+        rejection=entry.rejection,
         sent_age_s=entry.sent_age_s,
         signed_age_s=entry.signed_age_s,
         blocks=state.head - entry.head,
         nonce_conflict_age_s=entry.nonce_conflict_age_s,
         is_cancellation=may_be_cancellation and decode(entry.raw).to == entry.address,
-        unclassified_age_s=refused_s,
+        unclassified_age_s=rejected_s,
     )
 
 
@@ -218,7 +218,7 @@ def _cancel_nonces(
             "nonce": entry.nonce,
             "gas": entry.gas,
         }
-        log.warning("nonce_cancelled", refusal=entry.refusal, **about)
+        log.warning("nonce_cancelled", rejection=entry.rejection, **about)
 
 
 def _send_again(
@@ -232,7 +232,7 @@ def _send_again(
     highest_after_gap = -1
     for entry in waiting:
         is_sent = decisions[entry.id].action is PendingAction.SEND
-        if is_sent and entry.refusal is NodeErrorKind.NONCE_GAP:
+        if is_sent and entry.rejection is NodeErrorKind.NONCE_GAP:
             highest_after_gap = max(highest_after_gap, entry.nonce)
     chosen = list[Sent]()
     for entry in waiting:

@@ -61,7 +61,7 @@ from supervisor_tasks.wallet.wallet import Write
 
 log = structlog.get_logger()
 
-Refused = RevertedError | TooMuchGasError
+Rejected = RevertedError | TooMuchGasError
 
 PURPOSE = "register"
 CALLS_FOR_AN_OPERATOR = {
@@ -89,8 +89,8 @@ def _register(context: WorkerContext) -> bool:
     write = None
     if decision.action is Action.REGISTER:
         write = _estimated(context, decision)
-    refusal = write if isinstance(write, Refused) else None
-    _store_and_alarm(context, registrations, situation, decision, refusal)
+    rejection = write if isinstance(write, Rejected) else None
+    _store_and_alarm(context, registrations, situation, decision, rejection)
     if isinstance(write, NoEstimateError):
         raise write
     is_served = decision.action is Action.NOTHING
@@ -220,8 +220,8 @@ def _measure(
 
 def _estimated(
     context: WorkerContext, decision: RegistrationDecision
-) -> Write | Refused | NoEstimateError:
-    """Return the call that registers, or why the contract would refuse it, or why that
+) -> Write | Rejected | NoEstimateError:
+    """Return the call that registers, or why the contract would reject it, or why that
     is not known.
     """
     assert decision.offer is not None  # noqa: S101  there is something to register
@@ -258,14 +258,14 @@ def _send(
 
 
 def _wanted_alarms(
-    now: RegistrationStatus, decision: RegistrationDecision, refusal: Refused | None
+    now: RegistrationStatus, decision: RegistrationDecision, rejection: Rejected | None
 ) -> set[AlarmName]:
     wanted = set[AlarmName]()
     if now in CALLS_FOR_AN_OPERATOR:
         wanted.add(CALLS_FOR_AN_OPERATOR[now])
     if decision.turned_down:
         wanted.add(AlarmName.PROVIDER_REJECTED)
-    if refusal is not None or decision.given_up:
+    if rejection is not None or decision.given_up:
         wanted.add(AlarmName.REGISTRATION_REFUSED)
     if decision.differs:
         wanted.add(AlarmName.SHARED_OFFER_DIFFERS)
@@ -277,7 +277,7 @@ def _store_and_alarm(
     registrations: Registrations,
     situation: RegistrationInput,
     decision: RegistrationDecision,
-    refusal: Refused | None,
+    rejection: Rejected | None,
 ) -> None:
     """Store the registration's status and the decision, and raise or clear the alarms
     about them.
@@ -292,12 +292,12 @@ def _store_and_alarm(
             claims=now.claims,
             why=decision.why,
         )
-    registrations.record_decision(_document(context, situation, decision, refusal))
+    registrations.record_decision(_document(context, situation, decision, rejection))
     # the operator has disabled benchmarks: no run will clear this alarm
     if not situation.benchmarks.enabled:
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
-    wanted = _wanted_alarms(now, decision, refusal)
-    why = decision.why if refusal is None else str(refusal)
+    wanted = _wanted_alarms(now, decision, rejection)
+    why = decision.why if rejection is None else str(rejection)
     details = {"registration_status": now.value, "why": why}
     for name in (
         AlarmName.PROVIDER_BANNED,
@@ -315,12 +315,12 @@ def _document(
     context: WorkerContext,
     situation: RegistrationInput,
     decision: RegistrationDecision,
-    refusal: Refused | None,
+    rejection: Rejected | None,
 ) -> dict[str, Any]:
     """Return the state of the registration for the operator."""
     chain, offer, why = situation.on_chain, context.offer, decision.why
-    if refusal is not None:
-        why += f"; it would be refused: {refusal}"
+    if rejection is not None:
+        why += f"; it would be rejected: {rejection}"
     warnings = price_warnings(offer.prices, USUAL_PRICES)
     warnings += shadowed_labels(
         situation.machine_labels, offer.operator_labels, offer.labels_override

@@ -53,7 +53,7 @@ from supervisor_tasks.reconciliation.snapshot import (
     unlisted,
 )
 from supervisor_tasks.slurm.commands import comment
-from supervisor_tasks.slurm.parsers import JobRecord, QuestionRefusedError
+from supervisor_tasks.slurm.parsers import JobRecord, QuestionRejectedError
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
 from supervisor_tasks.slurm_lookup.lookup import look_at
@@ -539,15 +539,15 @@ def _with_histories(
     """
     snapshot = snapshot.changed(historical_matches=None)
     with report.asking("accounting"):
-        matches, refused = _historical_matches(context, snapshot)
+        matches, rejected = _historical_matches(context, snapshot)
         snapshot = snapshot.changed(
-            historical_matches=matches, undecided_histories=frozenset(refused)
+            historical_matches=matches, undecided_histories=frozenset(rejected)
         )
-        if refused:
-            first = min(refused)
+        if rejected:
+            first = min(rejected)
             report.unseen["customers"] = (
-                f"sacct on the login node does not know the customers of {len(refused)}"
-                f" jobs, such as {first}: {refused[first]}"
+                f"sacct on the login node does not know the customers of {len(rejected)}"
+                f" jobs, such as {first}: {rejected[first]}"
             )[:MAX_TEXT_CHARS]
     return snapshot
 
@@ -567,26 +567,26 @@ def has_unstored_claims(ledger: Ledger, snapshot: Snapshot) -> bool:
 
 def _historical_matches(
     context: WorkerContext, snapshot: Snapshot
-) -> tuple[dict[JobId, SlurmId], dict[JobId, QuestionRefusedError]]:
+) -> tuple[dict[JobId, SlurmId], dict[JobId, QuestionRejectedError]]:
     """What batch scripts and accounting show of jobs that SLURM does not list by their
     names, and that may have run before the ledger knew of them. The second result has
     the jobs whose customers the login node does not know.
     """
     cluster, customers = context.slurm.cluster, unlisted(snapshot)
     matches, rest = dict[JobId, SlurmId](), dict(customers)
-    refused = dict[JobId, QuestionRefusedError]()
+    rejected = dict[JobId, QuestionRejectedError]()
     for slurm_id, job_id in cluster.scripts(unexplained(snapshot)).items():
         if customers.get(job_id) == snapshot.rows[slurm_id].user:
             matches[job_id] = slurm_id
             rest.pop(job_id, None)
     if not rest:
-        return matches, refused
+        return matches, rejected
     claimed_ago_s = dict.fromkeys(rest, _claimed_ago_s(context, snapshot, rest))
     for job_id, records in cluster.sacct_submissions_of(rest, claimed_ago_s).items():
-        if isinstance(records, QuestionRefusedError):
-            refused[job_id] = records
+        if isinstance(records, QuestionRejectedError):
+            rejected[job_id] = records
             continue
         for record in records:
             if record.elapsed_s:
                 matches[job_id] = record.slurm_id  # the last run remains
-    return matches, refused
+    return matches, rejected

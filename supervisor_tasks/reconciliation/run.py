@@ -63,7 +63,7 @@ RETRY_SOON_S = 60.0  # when a side could not be seen
 MORE_S = 10.0  # when older claims are left to read
 RECORDED_AT_ONCE = 500
 JOBS_CANCELLED_AT_ONCE = 50  # jobs of one user
-SHOWN_REFUSED_JOBS = 5  # in a line of the log
+SHOWN_REJECTED_JOBS = 5  # in a line of the log
 MAX_FINDINGS = 200  # findings in a report
 SHOWN_JOBS = 20  # in an alarm
 RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
@@ -170,15 +170,15 @@ def _cancel(
         of_user = dict(all_of_user[:JOBS_CANCELLED_AT_ONCE])
         report.left_to_cancel += len(all_of_user) - len(of_user)
         try:
-            refused = context.slurm.cluster.cancel_all(list(of_user), user)
+            rejected = context.slurm.cluster.cancel_all(list(of_user), user)
         except SupervisorError as error:
-            refused = dict.fromkeys(of_user, str(error))
+            rejected = dict.fromkeys(of_user, str(error))
             unanswered += isinstance(error, TransientError)
-        _log_cancelled(of_user, refused, report)
+        _log_cancelled(of_user, rejected, report)
         if unanswered >= MAX_UNANSWERED_QUESTIONS:
             break
     if report.not_cancelled:
-        some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED_JOBS])
+        some = dict(list(report.not_cancelled.items())[:SHOWN_REJECTED_JOBS])
         log.error("slurm_jobs_not_cancelled", jobs=len(report.not_cancelled), some=some)
 
 
@@ -201,12 +201,12 @@ def _to_cancel(
 
 def _log_cancelled(
     findings: Mapping[SlurmId, Discrepancy],
-    refused: Mapping[SlurmId, str],
+    rejected: Mapping[SlurmId, str],
     report: ReconciliationReport,
 ) -> None:
     for slurm_id, finding in findings.items():
-        if slurm_id in refused:
-            why = refused[slurm_id][:MAX_TEXT_CHARS]
+        if slurm_id in rejected:
+            why = rejected[slurm_id][:MAX_TEXT_CHARS]
             report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = why
             continue
         log.error(

@@ -1,5 +1,5 @@
 """For how long sweeps have not seen a side, for example because its answer cannot be
-read or a node refuses. Each sweep still succeeds with what it sees. So an alarm is
+read or a node rejects. Each sweep still succeeds with what it sees. So an alarm is
 raised if the same side stays unseen.
 """
 

@@ -171,7 +171,7 @@ class Mail:
                     smtp.login(self.user, self.password)
                 smtp.send_message(mail, self.sender, [self.receiver])
             finally:
-                # the server has already taken or refused the mail
+                # the server has already taken or rejected the mail
                 with suppress(OSError, smtplib.SMTPException):
                     smtp.quit()
                 smtp.close()

@@ -36,7 +36,7 @@ from ldap3.core.results import (
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import (
     DirectoryBusyError,
-    DirectoryRefusedError,
+    DirectoryRejectedError,
     DirectoryUnavailableError,
 )
 from supervisor_tasks.jobs.model import Address
@@ -178,7 +178,7 @@ class Directory:
     @contextmanager
     def open(self) -> Iterator["Session"]:
         """Open a bound connection. Raises DirectoryUnavailableError or
-        DirectoryRefusedError.
+        DirectoryRejectedError.
         """
         server = Server(
             self.url, tls=self._tls(), get_info=NONE, connect_timeout=TIMEOUT_S
@@ -223,7 +223,7 @@ class Session:
         """Make sure that the customer has an account with its own number, has his own
         group if the site wants one, and is a member of the group of the users who may
         use the cluster. An account that is not a member yet was never used. Raises
-        DirectoryBusyError or DirectoryRefusedError if the directory's answer is such,
+        DirectoryBusyError or DirectoryRejectedError if the directory's answer is such,
         and another DirectoryUnavailableError if the connection is lost.
         """
         dn = self.form.dn(customer)
@@ -399,7 +399,7 @@ class Session:
 
 
 def _close(connection: Connection) -> None:
-    """Close the connection, and also the socket of a connection that was refused
+    """Close the connection, and also the socket of a connection that was rejected
     half-way, which ldap3 2.9.1 leaves open.
     """
     with suppress(LDAPException):
@@ -419,7 +419,7 @@ def _raise_for(connection: Connection, what: str) -> None:
     text = f"{what}: {result['description']} ({result['result']}) {result['message']}".rstrip()
     if result["result"] in BUSY:
         raise DirectoryBusyError(text)
-    raise DirectoryRefusedError(text)
+    raise DirectoryRejectedError(text)
 
 
 @contextmanager
@@ -430,10 +430,10 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except LDAPBindError as error:
-        raise DirectoryRefusedError(f"{what}: {error}") from error
+        raise DirectoryRejectedError(f"{what}: {error}") from error
     except LDAPCommunicationError as error:
         if "certificate" in str(error).lower():
-            raise DirectoryRefusedError(f"{what}: {error}") from error
+            raise DirectoryRejectedError(f"{what}: {error}") from error
         raise DirectoryUnavailableError(f"{what}: {error}") from error
     except LDAPException as error:
-        raise DirectoryRefusedError(f"{what}: {error!r}") from error
+        raise DirectoryRejectedError(f"{what}: {error!r}") from error

@@ -49,7 +49,7 @@ class BenchmarkJobs:
 
     def clock(self) -> LoginClock:
         """Return the login node's clock. Raises TransientError when the login node
-        refuses the connection.
+        rejects the connection.
         """
         return self.cluster.clock(self.user)
 

@@ -4,7 +4,7 @@ five minutes.
 sshd trusts the authority (TrustedUserCAKeys), so the site needs no key that opens every
 account for ever. The signed key pair is only in this process's memory. sshd
 authenticates once: a connection outlives its certificate. Where the worker's and the
-login node's clocks are further apart, sshd refuses new logins.
+login node's clocks are further apart, sshd rejects new logins.
 """
 
 import io
@@ -25,14 +25,14 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.hazmat.primitives.serialization.ssh import SSHCertPrivateKeyTypes
 
 from supervisor_tasks.slurm.homes import CUSTOMER
-from supervisor_tasks.slurm.ssh import LoginRefusedError
+from supervisor_tasks.slurm.ssh import LoginRejectedError
 
 LIFE_S = 300
 # the login node's clock may be behind ours by so much; munge allows the same
 CLOCKS_APART_S = 300
 
 
-class NoSuchPrincipalError(LoginRefusedError):
+class NoSuchPrincipalError(LoginRejectedError):
     """The authority signs only for customers and for the users in the settings. Other
     settings may name the user again.
     """

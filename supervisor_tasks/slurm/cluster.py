@@ -56,7 +56,7 @@ from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     CommandAnswer,
     JobRecord,
-    QuestionRefusedError,
+    QuestionRejectedError,
     SlurmUnavailableError,
     boot_time,
     has_accounting,
@@ -202,7 +202,7 @@ class Cluster:
     def clock(self, user: str) -> LoginClock:
         """Return the login node's clock, as this user sees it, with the path of the
         admin's SLURM configuration. Raises SshUnavailableError when the login node
-        refuses the connection, ClocksDifferError when this clock is not the admin's.
+        rejects the connection, ClocksDifferError when this clock is not the admin's.
 
         The user's clock counts, because one address may lead to several login nodes. A
         start-up file can print a false one, and submissions would count for longer.
@@ -210,7 +210,7 @@ class Cluster:
         clock, admins = self.ssh.clock(user), self._admins_clock()
         ahead_s = clock.ahead_of_s(admins)
         if abs(ahead_s) > CLOCKS_APART_S:
-            # a clock that was just set must not be refused twice
+            # a clock that was just set must not be rejected twice
             self.ssh.discard_clock(user)
             self.ssh.discard_clock(self.admin)
             raise ClocksDifferError(user, self.admin, self.address, ahead_s)
@@ -443,7 +443,7 @@ class Cluster:
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
-    ) -> dict[JobId, list[JobRecord] | QuestionRefusedError]:
+    ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
         """Return accounting's records of the submissions of these jobs since they
         began, even if their owners have renamed them, in one command. Each customer's
         history starts at the earliest of his submissions. The error is in the place of
@@ -462,13 +462,13 @@ class Cluster:
             user_delimiter.encode() + b"\n",
         )
         histories = submissions_by_user(answer, user_delimiter)
-        records = dict[JobId, list[JobRecord] | QuestionRefusedError]()
+        records = dict[JobId, list[JobRecord] | QuestionRejectedError]()
         for job_id, user in users.items():
             if user not in histories:
                 continue
             try:
                 records[job_id] = submitted_as(histories[user], delimiter, job_id)
-            except QuestionRefusedError as error:
+            except QuestionRejectedError as error:
                 records[job_id] = error
         return records
 
@@ -515,7 +515,7 @@ class Cluster:
                 users[job_id], ago_s[job_id] = search.user, search.ago_s
         for job_id, records in self.sacct_submissions_of(users, ago_s).items():
             results[job_id] = None
-            if not isinstance(records, QuestionRefusedError):
+            if not isinstance(records, QuestionRejectedError):
                 results[job_id] = bool(records)
         return results
 
@@ -571,8 +571,8 @@ class Cluster:
         list as `listed`. It runs one command for each 100 batch scripts that must
         decide. Unless `accounting` is False, it asks the accounting database once about
         the jobs that slurmctld does not know: accounting still has the jobs whose id
-        slurmctld has given to another job. A question that SLURM refuses is split; a
-        job whose id is refused alone is unclear.
+        slurmctld has given to another job. A question that SLURM rejects is split; a
+        job whose id is rejected alone is unclear.
 
         Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not
         answer. While accounting does not answer, the jobs that only accounting can know
@@ -580,12 +580,12 @@ class Cluster:
         """
         rows: Iterable[SqueueRow]
         if listed is None:
-            rows, refused = ask_in_parts(_ids(wanted), self._ask_squeue)
+            rows, rejected = ask_in_parts(_ids(wanted), self._ask_squeue)
         else:
-            rows, refused = listed.values(), {}
+            rows, rejected = listed.values(), {}
         records = map(listed_record, rows)
         results = match_jobs(wanted, records, self._jobs_of_scripts)
-        results |= _unclear(wanted, refused)
+        results |= _unclear(wanted, rejected)
         if not (accounting and self.paths.sacct):
             return results
         missing = list[MatchRequest]()
@@ -618,7 +618,7 @@ class Cluster:
     def _ask_sacct(
         self, sacct: str, ids: Sequence[str]
     ) -> tuple[list[Record], dict[str, str]]:
-        """Return accounting's records of these ids, and why others are refused. It runs
+        """Return accounting's records of these ids, and why others are rejected. It runs
         no command for no id.
         """
         delimiter = new_delimiter()
@@ -650,9 +650,9 @@ class Cluster:
     def _accounted(
         self, sacct: str, wanted: Sequence[MatchRequest]
     ) -> dict[JobId, MatchResult]:
-        records, refused = self._ask_sacct(sacct, _ids(wanted))
+        records, rejected = self._ask_sacct(sacct, _ids(wanted))
         results = match_jobs(wanted, records, lambda _: {})
-        results |= _unclear(wanted, refused)
+        results |= _unclear(wanted, rejected)
         return results
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
@@ -665,7 +665,7 @@ class Cluster:
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """Ask SLURM to end several jobs of this user, in one command. Returns the jobs
-        that SLURM refused to end, and why.
+        that SLURM rejected to end, and why.
         """
         argv = commands.scancel(self.paths.scancel, slurm_ids, user)
         with crash_point(CrashPoint.SCANCEL):
@@ -673,7 +673,7 @@ class Cluster:
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM refuses the limit.
+        SlurmRejectedError where SLURM rejects the limit.
         """
         argv = commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)
         with crash_point(CrashPoint.TIME_LIMIT):
@@ -681,13 +681,13 @@ class Cluster:
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
         """Change a job that waits. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM refuses the change.
+        SlurmRejectedError where SLURM rejects the change.
         """
         argv = commands.put_back(self.paths.scontrol, slurm_id, words)
         require_success(self._ask(argv), "scontrol update")
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM refuse to run a job once more. Its owner could ask for that even
+        """Make SLURM reject to run a job once more. Its owner could ask for that even
         after the job's end. The call changes nothing on a job that has ended. Raises
         SlurmRejectedError.
         """
@@ -818,12 +818,12 @@ def over_ssh(cluster: SlurmCluster) -> Cluster:
 
 
 def _unclear(
-    wanted: Iterable[MatchRequest], refused: Mapping[str, str]
+    wanted: Iterable[MatchRequest], rejected: Mapping[str, str]
 ) -> dict[JobId, MatchResult]:
-    """Return the result of each job whose id SLURM refused."""
+    """Return the result of each job whose id SLURM rejected."""
     results = dict[JobId, MatchResult]()
     for job in wanted:
-        error = refused.get(str(job.slurm_id))
+        error = rejected.get(str(job.slurm_id))
         if error is not None:
             results[job.job_id] = MatchResult(unclear=error)
     return results

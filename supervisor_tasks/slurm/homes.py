@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.slurm.parsers import CommandAnswer
 
-# the error of a submission that was refused for this begins so
+# the error of a submission that was rejected for this begins so
 UNSAFE = "unsafe home: "
 SAFE_FOR_S = 60.0
 UNSAFE_FOR_S = 10.0  # the operator may have repaired it

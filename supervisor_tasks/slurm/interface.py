@@ -17,7 +17,7 @@ from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     MIN_JOB_AGE_S,
     JobRecord,
-    QuestionRefusedError,
+    QuestionRejectedError,
 )
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.size import SiteChoice, Size
@@ -173,7 +173,7 @@ class SlurmCluster(Protocol):
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
-    ) -> dict[JobId, list[JobRecord] | QuestionRefusedError]:
+    ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
         """Return accounting's records of the submissions of these jobs since they
         began. The error is in the place of a job whose customer the login node does not
         know. Empty without accounting.
@@ -232,21 +232,21 @@ class SlurmCluster(Protocol):
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """Ask SLURM to end several jobs of this user. Returns the jobs that SLURM
-        refused to end, and why.
+        rejected to end, and why.
         """
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM refuses the limit.
+        SlurmRejectedError where SLURM rejects the limit.
         """
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
         """Change a job that waits, by words of `scontrol update`. A job that has ended
-        is no error. Raises SlurmRejectedError where SLURM refuses the change.
+        is no error. Raises SlurmRejectedError where SLURM rejects the change.
         """
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM refuse to run a job once more. Raises SlurmRejectedError."""
+        """Make SLURM reject to run a job once more. Raises SlurmRejectedError."""
 
     def hold_again(self, slurm_id: SlurmId) -> None:
         """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""

@@ -84,7 +84,7 @@ _NOT_NOW = (
 )
 # slurmctld prints these about a job that it will never take: texts of slurm_errno.c,
 # 22.05.8.
-_REFUSED = (
+_REJECTED = (
     "invalid partition name specified",
     "no partition specified",
     "access/permission denied",
@@ -127,7 +127,7 @@ _REFUSED = (
 )
 # sbatch prints these about its options or the script, without asking slurmctld;
 # cli_filter is the site's.
-_REFUSED_BY_SBATCH = (
+_REJECTED_BY_SBATCH = (
     "batch script is empty",
     "does not look like a batch script",
     "batch script contains dos line breaks",
@@ -148,7 +148,7 @@ _STACK_NOT_LOADED = (
 # ours. The site must repair this: a customer's own submission never comes through the
 # worker. If the token was used, the job may be in SLURM: its customer may have read the
 # token.
-_TOKEN_REFUSED = (
+_TOKEN_REJECTED = (
     "supervisor: no token",
     "supervisor: wrong token",
     "supervisor: token expired",
@@ -191,7 +191,7 @@ class SlurmRejectedError(PermanentError):
 
 
 class AnswerNotUnderstoodError(OutcomeUnknownError):
-    """sbatch ended by itself with a text that is neither a refusal nor a missing
+    """sbatch ended by itself with a text that is neither a rejection nor a missing
     answer.
     """
 
@@ -200,8 +200,8 @@ class SlurmUnavailableError(TransientError):
     """SLURM does not answer; retry later."""
 
 
-class QuestionRefusedError(SlurmUnavailableError):
-    """SLURM answers and refuses a whole question, such as one about an id that no job
+class QuestionRejectedError(SlurmUnavailableError):
+    """SLURM answers and rejects a whole question, such as one about an id that no job
     can have.
     """
 
@@ -371,7 +371,7 @@ def raise_for_verdict(
     """
     if _has(complaints, _TOKEN_USED):
         raise OutcomeUnknownError(unknown)
-    if _has(complaints, _TOKEN_REFUSED):
+    if _has(complaints, _TOKEN_REJECTED):
         advice = ""
         for words, what_to_do in _TOKEN_ADVICE.items():
             if words in complaints:
@@ -381,7 +381,7 @@ def raise_for_verdict(
         )
     if _has(verdict, _NOT_NOW):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
-    if not _has(verdict, _REFUSED):
+    if not _has(verdict, _REJECTED):
         return
     if _has(complaints, _NOT_NOW):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
@@ -394,7 +394,7 @@ def _raise_without_verdict(complaints: str, error_text: str) -> None:
     """
     if _has(complaints, (*_STACK_NOT_LOADED, *_NOT_NOW)):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
-    if _has(complaints, _REFUSED_BY_SBATCH):
+    if _has(complaints, _REJECTED_BY_SBATCH):
         raise SlurmRejectedError(error_text)
 
 
@@ -418,7 +418,7 @@ def error_of_question(error_text: str) -> type[SlurmUnavailableError]:
     """Return the error for a question that failed with this text."""
     if is_missing_answer(error_text.lower()):
         return SlurmUnavailableError
-    return QuestionRefusedError
+    return QuestionRejectedError
 
 
 def is_missing_answer(error_text: str) -> bool:
@@ -541,11 +541,11 @@ def not_cancelled(
             errors[slurm_id] = why[:500]
     if not errors:
         require_success(answer, "scancel")
-    refused = dict[SlurmId, str]()
+    rejected = dict[SlurmId, str]()
     for slurm_id, why in errors.items():
         if not is_unknown_job(why):
-            refused[slurm_id] = f"scancel said: {why}"
-    return refused
+            rejected[slurm_id] = f"scancel said: {why}"
+    return rejected
 
 
 def split_records(

@@ -3,7 +3,7 @@ customer.
 
 Exactly once works as over SSH: the worker writes SUBMITTING first, a submission can
 arrive for SUBMIT_TIMEOUT_S only, and after a submission without an answer the worker
-searches for the job. The token of the request bounds the time: slurmctld refuses it
+searches for the job. The token of the request bounds the time: slurmctld rejects it
 after `exp`, by its own clock, which the worker reads beforehand. A job is identified by
 its name, its output file and our comment, because slurmrestd 22.05 shows no batch
 script. So a job that its owner has renamed counts as undecided. A site should have
@@ -53,7 +53,7 @@ from supervisor_tasks.slurm.not_started import not_started
 from supervisor_tasks.slurm.parsers import (
     MIN_JOB_AGE_S,
     JobRecord,
-    QuestionRefusedError,
+    QuestionRejectedError,
     SlurmRejectedError,
     SlurmUnavailableError,
 )
@@ -101,8 +101,8 @@ class RestAccess:
     def ask(
         self, path: str, timeout_s: float = QUESTION_TIMEOUT_S
     ) -> Mapping[str, Any]:
-        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRefusedError where
-        SLURM refused.
+        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRejectedError where
+        SLURM rejected.
         """
         return rest_answers.require_answer(
             self.order("GET", path, timeout_s=timeout_s), f"GET {path}"
@@ -264,7 +264,7 @@ class RestCluster:
                 rest_answers.require_success(
                     self.access.order("DELETE", f"job/{slurm_id}"), "cancel"
                 )
-        except SupervisorError as error:  # also if SLURM refuses to end it
+        except SupervisorError as error:  # also if SLURM rejects to end it
             raise OutcomeUnknownError(
                 f"SLURM took the job as {slurm_id}, and its owner is not known: {error}"
             ) from error
@@ -411,7 +411,7 @@ class RestCluster:
         self,
         users: Mapping[JobId, Address],  # noqa: ARG002
         begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
-    ) -> dict[JobId, list[JobRecord] | QuestionRefusedError]:
+    ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
         """Return nothing: the supervisor asks no accounting."""
         return {}
 
@@ -532,7 +532,7 @@ class RestCluster:
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """End a job, if SLURM shows it as this user's. The admin ends it: slurmctld may
-        not know the user, and slurmctld 24.11.5 hangs after it has refused an order.
+        not know the user, and slurmctld 24.11.5 hangs after it has rejected an order.
         Raises SlurmUnavailableError while SLURM does not show whose job it is.
         """
         row = self._rows([slurm_id]).get(slurm_id)
@@ -549,13 +549,13 @@ class RestCluster:
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """End several jobs of this user, one request each."""
-        refused = dict[SlurmId, str]()
+        rejected = dict[SlurmId, str]()
         for slurm_id in slurm_ids:
             try:
                 self.cancel(slurm_id, user)
             except SlurmRejectedError as error:
-                refused[slurm_id] = str(error)
-        return refused
+                rejected[slurm_id] = str(error)
+        return rejected
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit."""
@@ -574,7 +574,7 @@ class RestCluster:
         self._change(slurm_id, body)
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM refuse to run a job once more."""
+        """Make SLURM reject to run a job once more."""
         self._change(slurm_id, {"no_requeue": True})
 
     def hold_again(self, slurm_id: SlurmId) -> None:

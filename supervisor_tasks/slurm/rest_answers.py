@@ -1,7 +1,7 @@
 """Read slurmrestd's answers, which rest_versions.py has brought into the form of
 v0.0.38. Pure; samples: tests/data/slurm/rest.
 
-slurmrestd answers a request that slurmctld refuses with status 500 and a list of
+slurmrestd answers a request that slurmctld rejects with status 500 and a list of
 errors: each has slurmctld's text, and its number as `error_number` or, for a
 submission, as `error_code`.
 """
@@ -25,7 +25,7 @@ from supervisor_tasks.slurm.not_started import DRAIN_REASONS, EndedOn
 from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     JobRecord,
-    QuestionRefusedError,
+    QuestionRejectedError,
     SlurmRejectedError,
     SlurmUnavailableError,
     can_be_given,
@@ -47,7 +47,7 @@ OK = 200
 ACCESS_DENIED = 2002
 # Invalid job id; already completing or completed; has already finished
 UNKNOWN_JOB = frozenset((2017, 2021, 2084))
-# slurmrestd itself refuses the request, and asks slurmctld nothing
+# slurmrestd itself rejects the request, and asks slurmctld nothing
 _NOT_READ = (400, 401, 403, 404, 405, 413, 415)
 _SLURMS_NUMBERS_FROM = 1000
 UNKNOWN_USER = 99  # the uid of a user whom slurmctld's host does not know
@@ -93,8 +93,8 @@ class RestAnswer:
         return self.status != OK or bool(self._errors)
 
     @property
-    def was_refused_by_slurmrestd(self) -> bool:
-        """Whether slurmrestd itself refused the request. 24.11 answers 404 also for a
+    def was_rejected_by_slurmrestd(self) -> bool:
+        """Whether slurmrestd itself rejected the request. 24.11 answers 404 also for a
         job that slurmctld does not know.
         """
         return self.status in _NOT_READ and not self.is_unknown_job
@@ -107,7 +107,7 @@ class RestAnswer:
         numbers = [number for number in self.error_numbers if number > 0]
         if not numbers or min(numbers) < _SLURMS_NUMBERS_FROM:
             return True
-        return self.was_refused_by_slurmrestd or is_missing_answer(self.verdict)
+        return self.was_rejected_by_slurmrestd or is_missing_answer(self.verdict)
 
     @property
     def is_unknown_job(self) -> bool:
@@ -135,13 +135,13 @@ def submitted(
 
     slurmrestd does not pass on the text of job_submit.lua: it shows only that access is
     denied, also to a worker without the key, and for a token that was used before. So
-    denied access is no refusal of the job. A worker with a key searches for the job.
+    denied access is no rejection of the job. A worker with a key searches for the job.
     """
     number = answer.body.get("job_id")
     if isinstance(number, int) and can_be_given(number, max_id):
         return SlurmId(number)
     shown = f"slurmrestd answered a submission with status {answer.status} and no job id: {answer.error_text}"
-    if answer.was_refused_by_slurmrestd:
+    if answer.was_rejected_by_slurmrestd:
         raise SlurmUnavailableError(shown)
     if ACCESS_DENIED in answer.error_numbers:
         raise _denied(shown, has_submit_key)
@@ -162,11 +162,11 @@ def _denied(shown: str, has_submit_key: bool) -> SupervisorError:
 
 def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
     """Return the answer to a question. Raises SlurmUnavailableError, or
-    QuestionRefusedError where SLURM refused.
+    QuestionRejectedError where SLURM rejected.
     """
     if not answer.failed:
         return answer.body
-    raise _failure(answer, what, QuestionRefusedError)
+    raise _failure(answer, what, QuestionRejectedError)
 
 
 def require_success(answer: RestAnswer, what: str) -> bool:
@@ -178,20 +178,20 @@ def require_success(answer: RestAnswer, what: str) -> bool:
     if answer.is_unknown_job:
         return False
     changes_later = may_change_later(answer.verdict)
-    refusal = SlurmUnavailableError if changes_later else SlurmRejectedError
-    raise _failure(answer, what, refusal)
+    rejection = SlurmUnavailableError if changes_later else SlurmRejectedError
+    raise _failure(answer, what, rejection)
 
 
 def _failure(
-    answer: RestAnswer, what: str, refusal: type[SupervisorError]
+    answer: RestAnswer, what: str, rejection: type[SupervisorError]
 ) -> SupervisorError:
-    """Return the error of an answer that failed: `refusal` where SLURM has decided."""
+    """Return the error of an answer that failed: `rejection` where SLURM has decided."""
     shown = (
         f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}"
     )
     if answer.is_missing:
         return SlurmUnavailableError(shown)
-    return refusal(shown)
+    return rejection(shown)
 
 
 def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]:

@@ -2,8 +2,8 @@
 
 slurmctld trusts a token that is signed with its own key (`jwt_key` of
 AuthAltParameters): the claim `sun` names the Linux user, and after `exp`, by
-slurmctld's clock, it refuses the token. So a request for a submission that arrives late
-is refused by SLURM itself.
+slurmctld's clock, it rejects the token. So a request for a submission that arrives late
+is rejected by SLURM itself.
 """
 
 from dataclasses import dataclass, field

@@ -48,12 +48,12 @@ def written(version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read(version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an answer of this version's API in the form of v0.0.38. A part that has
-    not the expected form stays as it is: its reader refuses it.
+    not the expected form stays as it is: its reader rejects it.
     """
     if version == OLD:
         return body
     converted = {key: _READ.get(key, _unboxed)(value) for key, value in body.items()}
-    return {**converted, **_refused(converted)}
+    return {**converted, **_rejected(converted)}
 
 
 def as_object(shown: object) -> Mapping[str, Any]:
@@ -95,8 +95,8 @@ def _unboxed(shown: Any) -> Any:
     return shown["number"]
 
 
-def _refused(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the errors, and after them the error of each job that SLURM refused to
+def _rejected(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the errors, and after them the error of each job that SLURM rejected to
     change: v0.0.42 answers such an order with status 200, and shows the error in the
     job's status.
     """

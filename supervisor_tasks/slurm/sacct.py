@@ -100,7 +100,7 @@ def submissions_by_user(
     answer: CommandAnswer, user_delimiter: str
 ) -> dict[str, CommandAnswer]:
     """Return each user's history. That of a user whom the login node does not know is
-    sacct's refusal, which `accounted_jobs` raises: SLURM may have jobs of a user whose
+    sacct's rejection, which `accounted_jobs` raises: SLURM may have jobs of a user whose
     account is gone, or whose directory is away for a moment. Raises
     SlurmUnavailableError when a question failed in another way, or when the answer is
     incomplete.
@@ -142,7 +142,7 @@ def submitted_as(
     answer: CommandAnswer, delimiter: str, job_id: JobId
 ) -> list[JobRecord]:
     """Return the jobs whose sbatch was called for this job, each by its last run.
-    Raises QuestionRefusedError when sacct does not know the user, and
+    Raises QuestionRejectedError when sacct does not know the user, and
     SlurmUnavailableError.
     """
     last_runs = dict[SlurmId, JobRecord]()

@@ -155,7 +155,7 @@ def requested_sizes(
 def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRow]:
     """Return the jobs that squeue printed. squeue fails when the only job of the
     question is unknown; then this is empty. Raises SlurmUnavailableError when squeue
-    could not ask (QuestionRefusedError where SLURM refused), and for a record that is
+    could not ask (QuestionRejectedError where SLURM rejected), and for a record that is
     incomplete or has other fields: the worker must not conclude that a job is missing.
     """
     error_text = answer.stderr.strip()

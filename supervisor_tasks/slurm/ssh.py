@@ -91,13 +91,13 @@ Keys = Callable[[str], paramiko.PKey]
 
 
 class SshUnavailableError(TransientError):
-    """The login node is unreachable or refuses the login. No command ran; retry
+    """The login node is unreachable or rejects the login. No command ran; retry
     later.
     """
 
 
-class LoginRefusedError(SshUnavailableError):
-    """The login node answers and refuses this user's login. A retry helps once the site
+class LoginRejectedError(SshUnavailableError):
+    """The login node answers and rejects this user's login. A retry helps once the site
     lets the user in.
     """
 
@@ -416,7 +416,7 @@ class Ssh:
             if not is_admin:
                 login.require_not_silent(user)
             yield
-        except (SshBusyError, LoginRefusedError):
+        except (SshBusyError, LoginRejectedError):
             raise
         except (SshUnavailableError, SshCutError) as error:
             may_be_hung = opens_new and not is_admin
@@ -579,7 +579,7 @@ class Ssh:
         except BROKEN as error:
             message = f"cannot log in to {self._host}:{self._port} as {user}: {error}"
             if isinstance(error, paramiko.AuthenticationException):
-                raise LoginRefusedError(user, message) from error
+                raise LoginRejectedError(user, message) from error
             raise SshUnavailableError(message) from error
         return connection
 

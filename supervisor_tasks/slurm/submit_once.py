@@ -70,19 +70,19 @@ class SlurmRecords:
                 taken.append(record)
         return taken
 
-    def without(self, over: Collection[SlurmId], *, refusals: bool) -> "SlurmRecords":
+    def without(self, over: Collection[SlurmId], *, rejections: bool) -> "SlurmRecords":
         """Return the records without those of SLURM jobs that are over, and, if the
-        ledger has recorded a refusal of the job, without what may be its record.
+        ledger has recorded a rejection of the job, without what may be its record.
         """
         left = list[JobRecord]()
         for record in self.seen:
-            is_refusal = refusals and self._may_be_refusal(record)
-            if record.slurm_id not in over and not is_refusal:
+            is_rejection = rejections and self._may_be_rejection(record)
+            if record.slurm_id not in over and not is_rejection:
                 left.append(record)
         return SlurmRecords(left, self.listed and bool(left))
 
-    def _may_be_refusal(self, record: JobRecord) -> bool:
-        """Whether this may be the record of a job that slurmctld refused. Accounting
+    def _may_be_rejection(self, record: JobRecord) -> bool:
+        """Whether this may be the record of a job that slurmctld rejected. Accounting
         does not show why a job failed.
         """
         if self.listed:

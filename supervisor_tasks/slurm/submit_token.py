@@ -25,7 +25,7 @@ TOKEN_PATTERN = r" token=\d+\.\d+\.[0-9a-f]{64}"  # noqa: S105  follows a commen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """The content of a token. `number` increases at each submission of the job;
-    slurmctld refuses a number that is not higher.
+    slurmctld rejects a number that is not higher.
     """
 
     job_id: JobId

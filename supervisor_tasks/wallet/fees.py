@@ -69,7 +69,7 @@ def replacement(
 ) -> Fees | None:
     """What the same transaction pays when it is signed again: a step more and at least
     today's price, within the cap. None when the cap leaves no room. A transaction that
-    a node refused as underpriced is in no pool, so no pool requires a step of both
+    a node rejected as underpriced is in no pool, so no pool requires a step of both
     prices. It mostly lacks the tip, which may have been zero; the most that it pays
     rises only as far as the tip needs.
     """

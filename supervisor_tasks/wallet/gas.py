@@ -12,7 +12,7 @@ GAS_MARGIN = 1.3
 
 
 class RevertedError(PermanentError):
-    """The contract refuses the call, or has refused it; `revert` gives the reason."""
+    """The contract rejects the call, or has rejected it; `revert` gives the reason."""
 
     def __init__(self, revert: Revert) -> None:
         super().__init__(f"the contract reverts with {revert}")

@@ -1,6 +1,6 @@
 """What to do about a transaction that has no receipt. Pure.
 
-A missing answer, or a refusal in words, is never a reason to use another nonce. An
+A missing answer, or a rejection in words, is never a reason to use another nonce. An
 idempotency key may be used again only after the chain has mined another transaction
 with its nonce: another writer's, or our own one that does nothing.
 """
@@ -21,12 +21,12 @@ from supervisor_tasks.wallet.fees import (
 
 # a transaction without a receipt for this long is sent again, with the same bytes
 SEND_AGAIN_S = 15.0
-REFUSED_AGAIN_S = 1.0  # the same for a transaction that no node is known to have
+REJECTED_AGAIN_S = 1.0  # the same for a transaction that no node is known to have
 # how long a transaction may pay less than the base fee: the fee may fall again
 PRICED_OUT_S = 1.0
 STUCK_BLOCKS = 3
 CERTAIN_S = 2.0  # between the two looks that show that another writer used a nonce
-# how long a node must refuse a transaction for a reason that no price fixes
+# how long a node must reject a transaction for a reason that no price fixes
 GIVEN_UP_AFTER_S = 180.0
 
 PRICE = {
@@ -75,13 +75,13 @@ class Pending:
     fees: Fees
     has_key: bool  # whether the wallet still has the key of its address
     accepted: bool  # whether a node is known to have its present bytes
-    refusal: NodeErrorKind | None
+    rejection: NodeErrorKind | None
     sent_age_s: float
     signed_age_s: float
     blocks: int
     nonce_conflict_age_s: float | None
     is_cancellation: bool = False  # its present bytes only use up the nonce
-    # for how long it was next to be mined and was refused for an UNCLASSIFIED reason
+    # for how long it was next to be mined and was rejected for an UNCLASSIFIED reason
     unclassified_age_s: float = 0.0
 
     @property
@@ -142,10 +142,10 @@ def decide(
         if pending.has_key:
             return PendingDecision(PendingAction.GIVE_UP, pending.fees)
         return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
-    is_unpaid = pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS
+    is_unpaid = pending.rejection is NodeErrorKind.INSUFFICIENT_FUNDS
     if is_unpaid and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)
-    if pending.refusal is NodeErrorKind.FEE_CAP and not pending.accepted:
+    if pending.rejection is NodeErrorKind.FEE_CAP and not pending.accepted:
         return _under_the_nodes_cap(pending, market, rules, left_wei)
     if not _needs_higher_fee(pending, mined_nonces, market, rules):
         return _as_it_is(pending)
@@ -189,7 +189,7 @@ def _dearer(
     """Sign again at a price at which nodes replace the old bytes, if the bounds and the
     balance allow it.
     """
-    underpriced = pending.refusal is NodeErrorKind.UNDERPRICED
+    underpriced = pending.rejection is NodeErrorKind.UNDERPRICED
     more = replacement(
         pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced
     )
@@ -246,16 +246,16 @@ def _cheaper(
 def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
     """Whether no node will take the transaction, so that it holds up all later ones for
     nothing. Too much gas for a block, or too little for the data, is the same at every
-    node; it still waits CERTAIN_S, because one node alone may refuse it. An
-    UNCLASSIFIED refusal may be an outage in which the node answers other questions. So
+    node; it still waits CERTAIN_S, because one node alone may reject it. An
+    UNCLASSIFIED rejection may be an outage in which the node answers other questions. So
     it waits GIVEN_UP_AFTER_S, and only the transaction with the next nonce is given up.
     If the outage ends then, that costs the gas of a transaction that does nothing.
     """
     if pending.may_be_mined:
         return False
-    if pending.refusal is NodeErrorKind.GAS:
+    if pending.rejection is NodeErrorKind.GAS:
         return pending.signed_age_s >= CERTAIN_S
-    if pending.refusal not in UNCLASSIFIED or pending.nonce != mined_nonces:
+    if pending.rejection not in UNCLASSIFIED or pending.nonce != mined_nonces:
         return False
     return pending.unclassified_age_s >= GIVEN_UP_AFTER_S
 
@@ -264,7 +264,7 @@ def stale(accepted: bool, sent_age_s: float) -> bool:
     """Whether it is time to send the same bytes again."""
     if accepted:
         return sent_age_s >= SEND_AGAIN_S
-    return sent_age_s >= REFUSED_AGAIN_S
+    return sent_age_s >= REJECTED_AGAIN_S
 
 
 def _needs_higher_fee(
@@ -272,15 +272,17 @@ def _needs_higher_fee(
 ) -> bool:
     """Whether only a higher fee helps: the transaction pays less than the base fee, a
     node reported so, or its nonce is next and blocks are mined without it. While no
-    blocks are mined, no fee helps. An UNCLASSIFIED refusal is no reason to pay more,
+    blocks are mined, no fee helps. An UNCLASSIFIED rejection is no reason to pay more,
     except for a transaction that does nothing: that one must be mined in the end.
     """
-    priced_out = pending.fees.max_fee_wei < market.least_wei or pending.refusal in PRICE
+    priced_out = (
+        pending.fees.max_fee_wei < market.least_wei or pending.rejection in PRICE
+    )
     if priced_out and pending.signed_age_s >= PRICED_OUT_S:
         return True
     if pending.nonce != mined_nonces:
         return False
-    if pending.refusal in UNCLASSIFIED and not pending.may_be_mined:
+    if pending.rejection in UNCLASSIFIED and not pending.may_be_mined:
         return False
     if pending.blocks < STUCK_BLOCKS:
         return False

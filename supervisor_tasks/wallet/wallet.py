@@ -392,7 +392,7 @@ class Wallet:
 
     def is_confirmed_unmined(self, sent: Sent, state: AccountState) -> bool:
         """Whether a node that has the block at which `state` was read knows no receipt
-        of any signature. False when the node does not have that block yet, or refuses
+        of any signature. False when the node does not have that block yet, or rejects
         to answer.
         """
         starts = range(0, len(sent.hashes), MAX_HASHES)

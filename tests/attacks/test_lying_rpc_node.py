@@ -443,7 +443,7 @@ def test_claim__forged_under_a_hash_that_no_node_looks_up__no_job_is_begun(
     provider: Account,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The honest endpoint refuses the question about a hash of one byte, so it denies
+    """The honest endpoint rejects the question about a hash of one byte, so it denies
     nothing, and would count as away.
     """
     monkeypatch.setattr(cross_check, "PATIENCE_S", -1.0)
@@ -700,7 +700,7 @@ def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begu
     answer: tuple[int, Any],
     together: bool,
 ) -> None:
-    """The honest endpoint refuses the questions about receipts, because of their number
+    """The honest endpoint rejects the questions about receipts, because of their number
     or of what they ask for, and answers all others.
     """
     monkeypatch.setattr(failover, "LOOK_AGAIN_S", 0.0)

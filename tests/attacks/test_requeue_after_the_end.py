@@ -1,5 +1,5 @@
 """A job that has ended in the ledger is requeued in the seconds before the supervisor
-has SLURM refuse that.
+has SLURM reject that.
 """
 
 import secrets

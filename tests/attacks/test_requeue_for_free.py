@@ -131,7 +131,7 @@ def test_requeue__by_an_administrator__next_run_gets_and_uses_the_paid_time_left
     assert "60 minutes" in job.last_error
 
 
-def test_requeue__after_the_jobs_end__slurm_refuses_it(
+def test_requeue__after_the_jobs_end__slurm_rejects_it(
     grid: Grid, customer: Account
 ) -> None:
     again = "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Requeue=1\n[ -z $SLURM_RESTART_COUNT ] || sleep 300\n"

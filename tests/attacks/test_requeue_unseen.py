@@ -61,7 +61,7 @@ def grid(options: GridOptions) -> Iterator[Grid]:
 
 def assert_billed(grid: Grid, job_id: str, slurm_id: int, unsure_s: int = 0) -> None:
     """Assert that the seconds of all runs in SLURM are billed, and at most `unsure_s`
-    for the time between them. A run that a node refuses in its first second counts as a
+    for the time between them. A run that a node rejects in its first second counts as a
     run, too.
     """
     job = wait_for_end(grid, job_id, PATIENCE_S)

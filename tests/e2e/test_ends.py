@@ -179,7 +179,7 @@ def test_job__requeued__has_not_ended_and_all_its_runs_are_billed(
     wait_for_state(grid, slurm_id, "PENDING")
     assert "SlurmCompleted" not in journal(grid, job_id)
     gate.touch()
-    # Else the supervisor has SLURM refuse another requeue after the end, and squeue
+    # Else the supervisor has SLURM reject another requeue after the end, and squeue
     # shows that record.
     scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=0")
     begin_again(grid, slurm_id)

@@ -203,7 +203,7 @@ def test_journey__unknown_script__fails_with_zero_minutes_and_a_reason(
     assert slurm_ids(grid, job_id) == []
 
 
-def test_journey__refused_by_slurm__goes_back_and_the_customer_learns_why(
+def test_journey__rejected_by_slurm__goes_back_and_the_customer_learns_why(
     grid: Grid, customer: Account, transport: Transport
 ) -> None:
     # Five tasks of five CPUs fit into 32 CPUs, and not into four nodes of eight.

@@ -52,7 +52,7 @@ FAST = ("MessageTimeout=4",)
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """While this file is there, SLURM refuses to cancel and to set time limits."""
+    """While this file is there, SLURM rejects to cancel and to set time limits."""
     return tmp_path_factory.mktemp("slurm") / "broken"
 
 
@@ -232,7 +232,7 @@ def test_cancellation__parked__shows_slurms_words_and_is_retried(
     )
 
 
-def test_top_up__slurm_refuses_the_limit__is_parked_and_set_when_retried(
+def test_top_up__slurm_rejects_the_limit__is_parked_and_set_when_retried(
     grid: Grid, customer: Account, broken: Path
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", minutes=10)

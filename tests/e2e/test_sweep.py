@@ -70,7 +70,7 @@ exit $status
 
 @pytest.fixture(scope="module")
 def refused() -> Iterator[Path]:
-    """The list of SLURM ids that scancel refuses, in a folder that the admin can
+    """The list of SLURM ids that scancel rejects, in a folder that the admin can
     read.
     """
     with private_processes() as processes:

@@ -21,7 +21,7 @@ from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.bootstrap import directory_of, slurm_services
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
-from supervisor_tasks.errors import DirectoryRefusedError
+from supervisor_tasks.errors import DirectoryRejectedError
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.site_services.directory import Directory
 from supervisor_tasks.slurm.interface import Request
@@ -343,7 +343,7 @@ def test_ensure__more_accounts_than_389ds_lists__is_refused_unless_unlimited(
     site.look_through(entries=1)
     try:
         with pytest.raises(
-            DirectoryRefusedError, match=r"uidNumber .*: adminLimitExceeded \(11\)"
+            DirectoryRejectedError, match=r"uidNumber .*: adminLimitExceeded \(11\)"
         ):
             site.new_account()
         site.modify(
@@ -359,7 +359,7 @@ def test_ensure__certificate_of_another_authority__is_refused(
     site: Site, tmp_path: Path
 ) -> None:
     other = make_certificates(tmp_path / "other")
-    with pytest.raises(DirectoryRefusedError, match="certificate"):
+    with pytest.raises(DirectoryRejectedError, match="certificate"):
         site.new_account(LDAP_CA_PATH=str(other.ca))
 
 

@@ -522,7 +522,7 @@ def entry(at: datetime, source: str, what: str, **details: Any) -> dict[str, Any
 
 def story() -> list[dict[str, Any]]:
     """A job that was submitted, ran, was topped up, and ended; its report is not sent,
-    as the node refuses it.
+    as the node rejects it.
     """
     begun = ago(hours=1)
 

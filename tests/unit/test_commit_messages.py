@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-BODY = "The node refuses more, as test_fees.py shows.\n"
+BODY = "The node rejects more, as test_fees.py shows.\n"
 SCISSORS = "# ------------------------ >8 ------------------------\n"
 HOOK = Path(__file__).resolve().parents[2] / ".githooks" / "commit-msg"
 
@@ -53,8 +53,8 @@ def test_message__as_the_project_writes_them__is_taken(
         ("", "an area first"),
         ("wallet: cap the fee\n", "a body below it"),
         ("wallet: cap the fee\n\n\n", "a body below it"),
-        ("wallet: cap the fee\n\n# The node refuses more.\n", "a body below it"),
-        ("wallet: cap the fee\n\nbecause the node refuses more\n", "a body below it"),
+        ("wallet: cap the fee\n\n# The node rejects more.\n", "a body below it"),
+        ("wallet: cap the fee\n\nbecause the node rejects more\n", "a body below it"),
         ("wallet: cap the fee\n\nFee.\n", "a body below it"),
         ("wallet: cap the fee\n\nfees.py 1.5\n", "a body below it"),
         (

@@ -19,7 +19,7 @@ from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.instruments import RPC_CALLS, RPC_REQUESTS, timed
 
 BATCH_CALLS = 100  # calls in one HTTP request; nodes limit their number
-MIN_BATCH_CALLS = 10  # calls; no node refuses so few because of their number
+MIN_BATCH_CALLS = 10  # calls; no node rejects so few because of their number
 # how long a node's limit is remembered; a short failure may look like a limit
 REMEMBERED_S = 600.0
 TOO_MANY_REQUESTS = 429
@@ -51,7 +51,7 @@ class RpcError(PermanentError):
 
     @property
     def reverted(self) -> bool:
-        """Whether a contract refused the call, and not the node."""
+        """Whether a contract rejected the call, and not the node."""
         return bool(self.data) or "revert" in self.message
 
 
@@ -59,8 +59,8 @@ class RpcBusyError(RpcUnavailableError):
     """The node limits the rate of requests, and has had too many. Retry later."""
 
 
-class BatchRefusedError(RpcUnavailableError):
-    """The node refused all calls of a request together; it may answer fewer calls at a
+class BatchRejectedError(RpcUnavailableError):
+    """The node rejected all calls of a request together; it may answer fewer calls at a
     time. `code` is JSON-RPC's, 0 if there is none.
     """
 
@@ -92,7 +92,7 @@ class Rpc:
 
     def __init__(self, provider: HTTPProvider, name: str = "") -> None:
         self._provider = provider
-        # how many calls the node took after it refused more, and when
+        # how many calls the node took after it rejected more, and when
         self._limit = sys.maxsize, float("-inf")
         self._name = name or shown(str(provider.endpoint_uri), 1)
         self._without_key = hiding(all_keys(str(provider.endpoint_uri)), "(not shown)")
@@ -120,7 +120,7 @@ class Rpc:
 
     def batch(self, calls: Sequence[Call], at_once: int = BATCH_CALLS) -> list[Any]:
         """The answers in the order of the calls, at most `at_once` calls in one HTTP
-        request. An RpcError stands in place of each answer that the node refused.
+        request. An RpcError stands in place of each answer that the node rejected.
         Raises RpcUnavailableError when the node does not answer at all.
         """
         answers: list[Any] = []
@@ -136,11 +136,11 @@ class Rpc:
             return self.batch(calls, self._max_calls())
         try:
             return self._request(calls)
-        except BatchRefusedError:
+        except BatchRejectedError:
             if len(calls) <= MIN_BATCH_CALLS:
                 raise
         fewer = max(min(BATCH_CALLS, len(calls) // 2), MIN_BATCH_CALLS)
-        # splits them again if the node refuses these too
+        # splits them again if the node rejects these too
         first = self._post(calls[:fewer])
         self._limit = min(self._max_calls(), fewer), time.monotonic()
         return first + self._post(calls[fewer:])
@@ -169,7 +169,7 @@ class Rpc:
             # traceback.
             text = f"the RPC endpoint does not answer: {self._without_key(_text_of(error))}"
             if _may_be_too_large(error):
-                raise BatchRefusedError(text) from None
+                raise BatchRejectedError(text) from None
             if _http_status(error) == TOO_MANY_REQUESTS:
                 raise RpcBusyError(text) from None
             raise RpcUnavailableError(text) from None
@@ -178,9 +178,9 @@ class Rpc:
             raise RpcUnavailableError(
                 f"the RPC endpoint does not speak JSON-RPC: {type(error).__name__}"
             ) from None
-        if _refuses_all(response, len(calls)):
-            raise BatchRefusedError(
-                f"the RPC endpoint refused: {self._without_key(str(response))[:200]}",
+        if _rejects_all(response, len(calls)):
+            raise BatchRejectedError(
+                f"the RPC endpoint rejected: {self._without_key(str(response))[:200]}",
                 _code_of(response),
             )
         if not isinstance(response, list) or len(response) != len(calls):
@@ -227,7 +227,7 @@ def _http_status(error: Exception) -> int | None:
 
 
 def _may_be_too_large(error: Exception) -> bool:
-    """Whether the server may have refused a request for its size."""
+    """Whether the server may have rejected a request for its size."""
     status = _http_status(error)
     if status is None or status in PASSING:
         return False
@@ -249,7 +249,7 @@ def _text_of(error: Exception) -> str:
 
 def require(answer: Any) -> Any:
     """Return an answer that is not an error. Raises RpcError for a call that reverted
-    (retry does not help), and RpcUnavailableError for every other refusal: the node is
+    (retry does not help), and RpcUnavailableError for every other rejection: the node is
     busy, behind, or between two blocks.
     """
     if isinstance(answer, RpcError):
@@ -258,11 +258,11 @@ def require(answer: Any) -> Any:
         kind = RpcUnavailableError
         if answer.code == LIMIT_EXCEEDED:
             kind = RpcBusyError
-        raise kind(f"the RPC endpoint refused: {answer}") from answer
+        raise kind(f"the RPC endpoint rejected: {answer}") from answer
     return answer
 
 
-def _refuses_all(response: Any, calls: int) -> bool:
+def _rejects_all(response: Any, calls: int) -> bool:
     """Whether one error stands for the answers of several calls."""
     if isinstance(response, list):
         if len(response) != 1 or calls <= 1:
@@ -271,9 +271,9 @@ def _refuses_all(response: Any, calls: int) -> bool:
     return _is_error(response)
 
 
-def _code_of(refusal: Any) -> int:
+def _code_of(rejection: Any) -> int:
     """The code of the one error that stands for the answers of several calls."""
-    (entry,) = refusal if isinstance(refusal, list) else [refusal]
+    (entry,) = rejection if isinstance(rejection, list) else [rejection]
     code: int = entry["error"].get("code", 0)
     return code
 

@@ -27,7 +27,7 @@ class Health(StrEnum):
     ALIVE = "alive"
     BEHIND = "behind"
     AHEAD = "ahead"
-    REJECTING = "refuses"
+    REJECTING = "rejects"
     UNREACHABLE = "unreachable"
     WRONG_CHAIN = "wrong chain"
 
@@ -43,7 +43,7 @@ class EndpointProbe:
     head: int = 0
     head_age_s: float = 0.0
     is_implausibly_ahead: bool = False  # see AheadTracker
-    refused: bool = False  # whether it recently refused what others answered
+    rejected: bool = False  # whether it recently rejected what others answered
 
 
 def healths(seen: Sequence[EndpointProbe], chain_id: int) -> list[Health]:
@@ -119,6 +119,6 @@ def _health(look: EndpointProbe, chain_id: int, best: int) -> Health:
         return Health.AHEAD
     if look.head < best - BEHIND_BLOCKS:
         return Health.BEHIND
-    if look.refused:
+    if look.rejected:
         return Health.REJECTING
     return Health.ALIVE

@@ -1,6 +1,6 @@
 """Several RPC endpoints that are used as if they were one.
 
-A request goes to the best endpoint. When that one does not answer, or refuses a part of
+A request goes to the best endpoint. When that one does not answer, or rejects a part of
 the request, the request goes to the next one. No endpoint is asked before it has
 reported the right chain. An endpoint that is behind the others is not asked at all:
 data that it does not have yet would look as if they had never existed. Signed
@@ -18,7 +18,7 @@ import structlog
 from supervisor_tasks.chain.rpc.client import (
     DEADLINE_S,
     LIMIT_EXCEEDED,
-    BatchRefusedError,
+    BatchRejectedError,
     Call,
     Rpc,
     RpcBusyError,
@@ -45,9 +45,9 @@ LOOK_DEADLINE_S = 3.0  # of a look at an endpoint that is not known to be slow
 LEAST_SHARE_S = 5.0  # the least time for a request that each of several endpoints has
 # for another thread's look: to connect, and to get an answer
 LOOK_WAIT_S = 2 * LOOK_DEADLINE_S
-# how long an endpoint that refused what others answered is asked after them
-REFUSES_S = 60.0
-# how long it must refuse nothing after a refusal, to count as one that works
+# how long an endpoint that rejected what others answered is asked after them
+REJECTS_S = 60.0
+# how long it must reject nothing after a rejection, to count as one that works
 MENDED_S = 90.0
 # the order in which endpoints are asked
 ORDER = (Health.ALIVE, Health.REJECTING, Health.UNKNOWN, Health.UNREACHABLE)
@@ -67,7 +67,7 @@ class Endpoint:
         self._slow = False  # its last answer took longer than LOOK_DEADLINE_S
         self._chain_id = 0
         self._head = 0
-        self._looked_s = self._head_s = self._refused_s = float("-inf")
+        self._looked_s = self._head_s = self._rejected_s = float("-inf")
         self.unavailable_since_s: float | None = None
         self.unanswered = Unanswered()
         # It is there, and has not answered what it was asked last: because of its rate
@@ -79,14 +79,14 @@ class Endpoint:
     def seen(self) -> EndpointProbe:
         """The last look."""
         head_age_s = time.monotonic() - self._head_s
-        refused = self._refused_ago_s() < REFUSES_S
+        rejected = self._rejected_ago_s() < REJECTS_S
         return EndpointProbe(
             self._answered,
             self._chain_id,
             self._head,
             head_age_s,
             self.alone.is_implausibly_ahead,
-            refused,
+            rejected,
         )
 
     def due(self, chain_id: int) -> bool:
@@ -133,10 +133,10 @@ class Endpoint:
             )
             self._answered, self._slow = True, self._head_s - begun_s > LOOK_DEADLINE_S
             self.unanswered.answered()
-            if self._refused_ago_s() > MENDED_S:
+            if self._rejected_ago_s() > MENDED_S:
                 self.error = ""
         except (RpcUnavailableError, RpcError) as error:
-            # a refusal, too: a working node answers these
+            # a rejection, too: a working node answers these
             self.failed(error)
 
     def failed(self, error: RpcUnavailableError | RpcError) -> None:
@@ -145,10 +145,10 @@ class Endpoint:
         self.busy = is_busy(error)
         self.unanswered.failed(busy=self.busy)
 
-    def refused(self, error: RpcError) -> None:
-        """The endpoint refused what another one has answered."""
-        self._refused_s, self.error = time.monotonic(), str(error)
-        log.warning("endpoint_refused", endpoint=self.name, error=self.error)
+    def rejected(self, error: RpcError) -> None:
+        """The endpoint rejected what another one has answered."""
+        self._rejected_s, self.error = time.monotonic(), str(error)
+        log.warning("endpoint_rejected", endpoint=self.name, error=self.error)
 
     def note(self, health: Health) -> None:
         """Remember since when the endpoint has been of no use. Another alarm reports an
@@ -157,14 +157,14 @@ class Endpoint:
         if health is Health.UNKNOWN:
             return
         if health in (Health.ALIVE, Health.WRONG_CHAIN):
-            if self._refused_ago_s() > MENDED_S:
+            if self._rejected_ago_s() > MENDED_S:
                 self.unavailable_since_s = None
             return
         if self.unavailable_since_s is None:
             self.unavailable_since_s = time.monotonic()
 
-    def _refused_ago_s(self) -> float:
-        return time.monotonic() - self._refused_s
+    def _rejected_ago_s(self) -> float:
+        return time.monotonic() - self._rejected_s
 
 
 class Endpoints(Rpc):
@@ -215,7 +215,7 @@ class Endpoints(Rpc):
 
     def each(self, calls: Sequence[Call]) -> dict[str, list[Any]]:
         """The answers of every endpoint, by its name; all are asked at the same time.
-        Endpoints that do not answer, refuse a call, or serve another chain are left
+        Endpoints that do not answer, reject a call, or serve another chain are left
         out.
         """
         self._look()
@@ -250,7 +250,7 @@ class Endpoints(Rpc):
     def _answers_of(
         self, endpoint: Endpoint, calls: Sequence[Call]
     ) -> list[Any] | None:
-        """The endpoint's answers; None when it does not answer, refuses a call, or
+        """The endpoint's answers; None when it does not answer, rejects a call, or
         serves another chain.
         """
         asked = [("eth_chainId", ()), *calls]
@@ -263,11 +263,11 @@ class Endpoints(Rpc):
             endpoint.look()
             endpoint.busy = endpoint.busy or bool(endpoint.seen().answered)
             return None
-        refusal = _refusal(asked, [chain_id, *answers])
-        endpoint.busy = refusal is not None
+        rejection = _rejection(asked, [chain_id, *answers])
+        endpoint.busy = rejection is not None
         if isinstance(chain_id, RpcError) or int(chain_id, 16) != self._chain_id:
             return None
-        if refusal is not None:
+        if rejection is not None:
             return None
         return answers
 
@@ -281,24 +281,24 @@ class Endpoints(Rpc):
     def _post(self, calls: Sequence[Call]) -> list[Any]:
         self._look()
         asked: list[Endpoint] = []
-        refusals: dict[Endpoint, tuple[RpcError, list[Any]]] = {}
-        while (endpoint := self._next(asked, only_alive=bool(refusals))) is not None:
+        rejections: dict[Endpoint, tuple[RpcError, list[Any]]] = {}
+        while (endpoint := self._next(asked, only_alive=bool(rejections))) is not None:
             asked.append(endpoint)
             try:
                 answers = endpoint.rpc._post(calls)
             except RpcUnavailableError as error:
                 _fail(endpoint, error)
                 continue
-            refusal = _refusal(calls, answers)
-            if refusal is None:
+            rejection = _rejection(calls, answers)
+            if rejection is None:
                 self._broadcast(calls, asked)
                 # the endpoint is the cause, and not the question
-                for other, (why, _) in refusals.items():
-                    other.refused(why)
+                for other, (why, _) in rejections.items():
+                    other.rejected(why)
                 return answers
-            refusals[endpoint] = refusal, answers
-        if refusals:
-            _, answers = next(iter(refusals.values()))
+            rejections[endpoint] = rejection, answers
+        if rejections:
+            _, answers = next(iter(rejections.values()))
             return answers
         states = map(self._state_of, self._endpoints, self.health().values())
         raise RpcUnavailableError(f"no RPC endpoint can be used: {'; '.join(states)}")
@@ -329,10 +329,10 @@ class Endpoints(Rpc):
 
     def _next(self, asked: Sequence[Endpoint], *, only_alive: bool) -> Endpoint | None:
         """The best endpoint that was not asked yet; None when none is left. Endpoints
-        that refuse come later. Endpoints that did not answer last time come last, and
+        that reject come later. Endpoints that did not answer last time come last, and
         must first report their chain; one that another thread's look has just found
         alive is taken, too. With `only_alive` there is no wait for these: another
-        endpoint has refused the calls, and only a second answer is wanted. When there
+        endpoint has rejected the calls, and only a second answer is wanted. When there
         is no answer at all, endpoints that may be slow get more time.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
@@ -346,7 +346,7 @@ class Endpoints(Rpc):
         return next(filter(self._answers_slowly, left), None)
 
     def _is_usable(self, endpoint: Endpoint, wanted: Health) -> bool:
-        """Whether an endpoint is alive, or refuses calls and `wanted` is REJECTING. If
+        """Whether an endpoint is alive, or rejects calls and `wanted` is REJECTING. If
         `wanted` means that the endpoint may be alive, this looks at it first.
         """
         may_be_alive = wanted in (Health.UNKNOWN, Health.UNREACHABLE)
@@ -410,14 +410,14 @@ def _fail(endpoint: Endpoint, error: RpcUnavailableError) -> None:
 
 def is_busy(error: RpcUnavailableError | RpcError | None) -> bool:
     """Whether the endpoint has had too many requests. Pure."""
-    if isinstance(error, RpcError | BatchRefusedError):
+    if isinstance(error, RpcError | BatchRejectedError):
         return error.code == LIMIT_EXCEEDED
     return isinstance(error, RpcBusyError)
 
 
-def _refusal(calls: Sequence[Call], answers: Sequence[Any]) -> RpcError | None:
+def _rejection(calls: Sequence[Call], answers: Sequence[Any]) -> RpcError | None:
     """The first error that may be the node's own: it is busy, no longer has that state,
-    does not offer the method. A contract's refusal, and an error in a transaction, do
+    does not offer the method. A contract's rejection, and an error in a transaction, do
     not count: other nodes would answer the same.
     """
     for (method, _), answer in zip(calls, answers, strict=True):

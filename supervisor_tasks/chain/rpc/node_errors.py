@@ -1,4 +1,4 @@
-"""What a node means when it refuses a signed transaction. Pure.
+"""What a node means when it rejects a signed transaction. Pure.
 
 There are no codes for it: geth answers -32000 to everything, so the text is read. The
 texts are those of anvil 1.7.1 and of go-ethereum 1.10 to 1.16 (core/error.go,
@@ -75,7 +75,7 @@ def classify(message: str) -> NodeErrorKind:
     """What the node's text means."""
     # "unknown transaction type" is no "known transaction"
     text = message.lower().replace("unknown transaction", "")
-    for refusal, phrases in PHRASES:
+    for rejection, phrases in PHRASES:
         if any(phrase in text for phrase in phrases):
-            return refusal
+            return rejection
     return NodeErrorKind.OTHER

@@ -47,7 +47,7 @@ def is_bytes(value: Any) -> bool:
 
 
 def _hash(value: Any) -> bool:
-    """Whether the value is a hash or a topic. An honest endpoint refuses a question
+    """Whether the value is a hash or a topic. An honest endpoint rejects a question
     about a hash of another length, so no second endpoint could deny it.
     """
     return _is_text(value, HASH)

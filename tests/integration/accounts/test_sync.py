@@ -26,7 +26,7 @@ from supervisor_tasks import bootstrap
 from supervisor_tasks.accounts.sync import MAX_BUSY_IN_A_ROW, make_due
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
-from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
+from supervisor_tasks.errors import DirectoryRejectedError, DirectoryUnavailableError
 from supervisor_tasks.jobs.model import Address, EffectKind
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
@@ -267,7 +267,7 @@ def test_ensure__number_of_nobody_is_next__is_given_to_no_customer(ldap: Ldap) -
 
 def test_ensure__died_before_the_account_had_its_group__gets_it(ldap: Ldap) -> None:
     one = customer()
-    with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
+    with pytest.raises(DirectoryRejectedError, match="noSuchObject"):
         ensure(
             directory_of(
                 ldap,
@@ -295,7 +295,7 @@ def test_ensure__twice__is_once(ldap: Ldap) -> None:
 def test_ensure__entry_without_membership__becomes_a_member(ldap: Ldap) -> None:
     """As after a death between the two."""
     one = customer()
-    with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
+    with pytest.raises(DirectoryRejectedError, match="noSuchObject"):
         ensure(
             directory_of(ldap, form=replace(FORM, group_dn=f"cn=unknown,{PEOPLE}")), one
         )
@@ -324,7 +324,7 @@ def test_ensure__server_keeps_numbers_back__is_refused_and_says_why(ldap: Ldap) 
     )
     ensure(directory_of(ldap), *(customer() for _ in range(100)))
     with pytest.raises(
-        DirectoryRefusedError, match=r"uidNumber .*: sizeLimitExceeded \(4\)"
+        DirectoryRejectedError, match=r"uidNumber .*: sizeLimitExceeded \(4\)"
     ):
         ensure(
             directory_of(ldap, bind_dn=FORM.dn(limited), bind_password="words"),
@@ -409,7 +409,7 @@ def test_ensure__what_is_no_address__is_never_sent(ldap: Ldap, name: str) -> Non
 def test_ensure__wrong_settings__says_what_and_is_no_outage(
     ldap: Ldap, changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(DirectoryRefusedError, match=said):
+    with pytest.raises(DirectoryRejectedError, match=said):
         ensure(directory_of(ldap, **changes), customer())
 
 
@@ -603,7 +603,7 @@ def test_fleet__directory_is_away__customers_get_accounts_with_unique_numbers_la
 
 
 def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -> None:
-    words = "'the directory refuses: no'"
+    words = "'the directory rejects: no'"
     change(
         grid,
         ADD.format(subject="'another'", due_at="now() + interval '1 h'", error=words),
@@ -613,7 +613,7 @@ def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -
     before = rows(grid, alarm)
     assert before[0].details == {
         "effects": 1,
-        "errors": ["the directory refuses: no"],
+        "errors": ["the directory rejects: no"],
         "subjects": ["another"],
     }
     (one,) = request_jobs(grid, 1)
@@ -696,7 +696,7 @@ def test_fleet__one_fails_unexpectedly_each_time__is_parked_and_others_are_made(
 
 
 @pytest.mark.chaos
-def test_fleet__directory_refuses__alarm_until_it_does_not(grid: Grid) -> None:
+def test_fleet__directory_rejects__alarm_until_it_does_not(grid: Grid) -> None:
     """The group is gone: an alarm is raised. Once it is back and the time has come, the
     alarm is off.
     """

@@ -831,7 +831,7 @@ def test_retry__more_effects_than_a_list_has__says_how_many(
 
 
 def give_back(ledger: Ledger, number: int) -> None:
-    """SLURM refuses the job, and the contract has it pending again."""
+    """SLURM rejects the job, and the contract has it pending again."""
     before = (claim(number), ScriptFetched("echo", ""), SubmitStarted(10))
     rejected = SubmitRejected("no such partition")
     pending = ChainStatusObserved(ChainStatus.PENDING, (9, number))

@@ -30,7 +30,7 @@ from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_definitions import (
     JobDefinitions,
     JobDefinitionsDownError,
-    ScriptRefusedError,
+    ScriptRejectedError,
     ScriptUnavailableError,
 )
 from supervisor_tasks.grid.job_log import GridLogger
@@ -116,7 +116,8 @@ def test_fetch__own_job__gives_the_script_and_the_logger(services: Services) -> 
 
 def test_fetch__signed_by_another__is_unauthenticated(services: Services) -> None:
     with pytest.raises(
-        ScriptRefusedError, match="UNAUTHENTICATED: the signature is not the provider's"
+        ScriptRejectedError,
+        match="UNAUTHENTICATED: the signature is not the provider's",
     ):
         services.client(services.customer.private_key).fetch(services.job())
 
@@ -126,7 +127,7 @@ def test_fetch__job_of_another_provider__is_denied(services: Services) -> None:
     job = services.job()
     stranger = Job(**{name: getattr(job, name) for name in ("job_id", "customer", "claim_key", "definition")},
                    provider=Address(other.address), time_limit_min=1)  # fmt: skip
-    with pytest.raises(ScriptRefusedError, match="PERMISSION_DENIED"):
+    with pytest.raises(ScriptRejectedError, match="PERMISSION_DENIED"):
         services.client(other.private_key).fetch(stranger)
 
 
@@ -138,7 +139,7 @@ def test_fetch__no_such_script__is_not_found(services: Services) -> None:
 def test_fetch__ended_job__is_denied(services: Services) -> None:
     job = services.job()
     services.chain.customers.cancel_job(services.customer, job.job_id)
-    with pytest.raises(ScriptRefusedError, match="the job has ended"):
+    with pytest.raises(ScriptRejectedError, match="the job has ended"):
         services.client().fetch(job)
 
 

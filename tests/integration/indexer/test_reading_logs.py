@@ -162,7 +162,7 @@ def alarms(site: WorkerContext) -> list[str]:
 
 
 @pytest.mark.parametrize("talkative", [False, True])
-def test_scan__node_refuses_long_ranges__all_blocks_are_read_in_short_ones(
+def test_scan__node_rejects_long_ranges__all_blocks_are_read_in_short_ones(
     node: Picky, chain: Chain, provider: Account, engine: Engine, talkative: bool
 ) -> None:
     node.talkative = talkative
@@ -245,7 +245,7 @@ def accounts_wanted(engine: Engine) -> list[str]:
         return list(connection.scalars(statement))
 
 
-def test_find_new_customers__node_refuses_the_question__next_one_is_short(
+def test_find_new_customers__node_rejects_the_question__next_one_is_short(
     node: Picky, chain: Chain, provider: Account, engine: Engine
 ) -> None:
     """After an outage each question was longer than the one before, and refused."""
@@ -296,7 +296,7 @@ def test_find_new_customers__worker_starts__accounts_reads_what_it_missed(
 
 # more of them are read again each time than the node shows at once
 @pytest.mark.parametrize("confirmations", [0, 60])
-def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
+def test_accounts__node_rejects_long_ranges__all_customers_are_heard(
     node: Picky, chain: Chain, provider: Account, engine: Engine, confirmations: int
 ) -> None:
     site = site_of(node, chain, provider, engine)
@@ -374,7 +374,7 @@ def test_accounts__request_that_cannot_be_read__is_told_and_holds_up_no_other(
     assert alarm.details["topic"] == NEW_JOB.topic
 
 
-def test_history__node_refuses_long_ranges__older_claims_are_read(
+def test_history__node_rejects_long_ranges__older_claims_are_read(
     node: Picky, chain: Chain, provider: Account, engine: Engine
 ) -> None:
     site = site_of(node, chain, provider, engine)

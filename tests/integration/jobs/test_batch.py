@@ -72,7 +72,7 @@ def site_of(ledger: Ledger) -> WorkerContext:
 
 
 def to_be_told(ledger: Ledger, *numbers: int, logger: str = "") -> list[JobId]:
-    """Jobs that SLURM has refused, whose owners must be notified; without a grid logger
+    """Jobs that SLURM has rejected, whose owners must be notified; without a grid logger
     that is done at once.
     """
     for number in numbers:

@@ -27,7 +27,7 @@ from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.jobs.batch import MAX_UNRECORDED_BYTES, Batch
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES
 from supervisor_tasks.jobs.events import Claimed
-from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES
+from supervisor_tasks.jobs.fetch_script import REJECTED_FOR_S, REJECTED_TRIES
 from supervisor_tasks.jobs.model import (
     Address,
     ChainStatus,
@@ -119,7 +119,7 @@ class Fetching:
         """The service, for more tries than a refusal must have had to count."""
         with self.fleet.engine.begin() as connection:
             tried = "UPDATE effects SET attempts = :tries WHERE job_id = :id"
-            connection.execute(text(tried), {"tries": REFUSED_TRIES, "id": job_id})
+            connection.execute(text(tried), {"tries": REJECTED_TRIES, "id": job_id})
 
     def let_time_pass(self, job_id: JobId) -> None:
         """The claim is as old as a refusal must be to count."""
@@ -127,7 +127,7 @@ class Fetching:
             older = (
                 "UPDATE events SET at = at - :by * interval '1 s' WHERE job_id = :id"
             )
-            connection.execute(text(older), {"by": REFUSED_FOR_S, "id": job_id})
+            connection.execute(text(older), {"by": REJECTED_FOR_S, "id": job_id})
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_fetch__service_denies_the_job_for_good__ends_it_after_the_last_try(
     fetching: Fetching,
 ) -> None:
     job_id = fetching.claim(customer="0x" + "2" * 40)
-    for _ in range(REFUSED_TRIES + 1):
+    for _ in range(REJECTED_TRIES + 1):
         assert fetching.try_once(job_id).state is State.CLAIMED  # it is too young
         assert "PERMISSION_DENIED" in fetching.last_error(job_id)
     fetching.let_time_pass(job_id)
@@ -293,7 +293,7 @@ def test_fetch__service_denies_an_old_claim__ends_the_job_only_after_all_tries(
 ) -> None:
     job_id = fetching.claim(customer="0x" + "2" * 40)
     fetching.let_time_pass(job_id)
-    for _ in range(REFUSED_TRIES - 1):
+    for _ in range(REJECTED_TRIES - 1):
         assert fetching.try_once(job_id).state is State.CLAIMED
     assert fetching.try_once(job_id).state is State.ENDED
 

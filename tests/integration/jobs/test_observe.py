@@ -389,7 +389,7 @@ def test_poll_jobs__short_run_was_told_twice__silent_second_run_is_billed(
 
 
 def begin_again(world: SubmissionEnv, slurm_id: SlurmId) -> None:
-    """Start a requeued job again. In its first seconds its node may refuse that."""
+    """Start a requeued job again. In its first seconds its node may reject that."""
     until_s = time.monotonic() + SETTLED_AFTER_S
     wait_until(
         lambda: time.monotonic() >= until_s, "the node to settle", PATIENCE_S, 0.5

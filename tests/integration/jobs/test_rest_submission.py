@@ -136,7 +136,7 @@ def test_submission__slurmrestd_away__does_not_begin_and_the_job_is_ready(
     assert world.in_slurm(job) == [found.slurm_id]
 
 
-def test_token__arrives_late__is_refused_by_slurmctld(
+def test_token__arrives_late__is_rejected_by_slurmctld(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     """The request arrives when the time of the submission is over, as from a proxy that

@@ -222,7 +222,7 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
         assert sum(gap_s > APART_S for gap_s in between_s) >= PARTS
 
 
-def test_submit__slurm_refuses_one__the_others_are_taken(
+def test_submit__slurm_rejects_one__the_others_are_taken(
     world: SubmissionEnv, worker: Worker
 ) -> None:
     batch = requests(3)

@@ -334,7 +334,7 @@ def test_register__price_there_and_back_while_waiting__the_last_one_waits(
     assert play.status() is RegistrationStatus.WAITING
 
 
-def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(
+def test_register__contract_would_reject__spends_nothing_and_raises_an_alarm(
     play: RegistrationScenario,
 ) -> None:
     play.facts.learn_hardware((Machine(0, 0, 16_000),))

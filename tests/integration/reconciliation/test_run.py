@@ -38,7 +38,7 @@ from tests.support.load_sweep import prepare, put_on_chain
 PATIENCE_S = 60.0
 GRACE_S = 1.0
 LIVE = "PENDING,RUNNING,CONFIGURING"
-# a site's own scancel that refuses
+# a site's own scancel that rejects
 REFUSING = """#!/bin/bash
 for word; do
     [[ $word == --* ]] || echo "scancel: error: Kill job error on job id $word: Access/permission denied" >&2

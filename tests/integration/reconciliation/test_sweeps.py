@@ -531,7 +531,7 @@ def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(
     assert EffectKind.TOP_UP in ledger.reconciliations.active()[job_id(1)].open
 
 
-def test_forgotten__top_up_that_slurm_refused__is_no_sweeps_any_more(
+def test_forgotten__top_up_that_slurm_rejected__is_no_sweeps_any_more(
     ledger: Ledger,
 ) -> None:
     bring_to_queued(ledger, 1)

@@ -151,7 +151,7 @@ def test_request__slurm_knows_no_such_job__is_an_answer_of_that_api() -> None:
         client.request("GET", "ping", "slurm", "a token", timeout_s=TIMEOUT_S)
         answer = client.request("GET", "job/9", "slurm", "a token", timeout_s=TIMEOUT_S)
         client.close()
-    assert (answer.is_unknown_job, answer.was_refused_by_slurmrestd) == (True, False)
+    assert (answer.is_unknown_job, answer.was_rejected_by_slurmrestd) == (True, False)
     assert paths[2:] == ["/slurm/v0.0.42/job/9"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.slurm.parsers import (
     CommandAnswer,
-    QuestionRefusedError,
+    QuestionRejectedError,
     SlurmUnavailableError,
 )
 from supervisor_tasks.slurm.sacct import (
@@ -53,7 +53,7 @@ def test_sacct_histories__login_node_does_not_know_a_user__others_are_answered(
 ) -> None:
     histories = asked(tmp_path, before + UNKNOWN + BAD, 1)
     assert list(histories) == [BAD, GOOD, LAST]
-    with pytest.raises(QuestionRefusedError):
+    with pytest.raises(QuestionRejectedError):
         accounted_jobs(histories[BAD], DELIMITER)
     (row,) = accounted_jobs(histories[GOOD], DELIMITER)
     assert row.record.slurm_id == 7

@@ -21,7 +21,7 @@ from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.job_matching import UNREAD
-from supervisor_tasks.slurm.parsers import JobRecord, QuestionRefusedError
+from supervisor_tasks.slurm.parsers import JobRecord, QuestionRejectedError
 from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.ssh import our_clock_s
@@ -341,7 +341,7 @@ def test_sacct_submissions_of__customer_without_account__the_others_are_answered
         users, dict.fromkeys(users, 60.0)
     )
     assert answers[known] == []
-    assert isinstance(answers[other], QuestionRefusedError)
+    assert isinstance(answers[other], QuestionRejectedError)
     searches = [ScriptSearch(job, user, 60.0, {}) for job, user in users.items()]
     was_submitted = accounting.slurm.cluster.was_submitted(searches, {})
     assert was_submitted == {known: False, other: None}

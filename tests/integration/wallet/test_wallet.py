@@ -229,7 +229,7 @@ def test_send__node_unreachable__raises_before_anything_is_signed(
     assert rows(engine) == []
 
 
-def test_estimate__what_the_contract_would_refuse__costs_nothing_and_names_the_error(
+def test_estimate__what_the_contract_would_reject__costs_nothing_and_names_the_error(
     chain: Chain, provider: Account, wallet: Wallet
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)

@@ -444,7 +444,7 @@ def _for_long(rpc: Endpoints, seconds: float) -> None:
     refused.
     """
     for endpoint in rpc._endpoints:
-        endpoint._refused_s -= seconds
+        endpoint._rejected_s -= seconds
         if endpoint.unavailable_since_s is not None:
             endpoint.unavailable_since_s -= seconds
 
@@ -520,12 +520,12 @@ def test_endpoint__lives_and_refuses_again_and_again__alarms_until_it_does_no_mo
         # it is asked after the other one
         assert asked.count("eth_getBalance") == refusals
         for _ in range(3):  # and from time to time first
-            _for_long(rpc, failover.REFUSES_S + 1)
+            _for_long(rpc, failover.REJECTS_S + 1)
             claim(fleet.site)
         assert asked.count("eth_getBalance") == refusals + 3
         assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
         methods.clear()
-        _for_long(rpc, failover.REFUSES_S + 1)
+        _for_long(rpc, failover.REJECTS_S + 1)
         claim(fleet.site)
         assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
         _for_long(rpc, failover.MENDED_S)
@@ -694,7 +694,7 @@ def test_bounded_http__answer_without_end__is_cut_at_the_limit() -> None:
         )
 
 
-def test_endpoint_refuses__the_next_is_asked__and_the_first_again_when_it_is_back(
+def test_endpoint_rejects__the_next_is_asked__and_the_first_again_when_it_is_back(
     chain: Chain,
 ) -> None:
     with proxied(chain) as (proxy, url):

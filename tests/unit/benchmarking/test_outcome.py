@@ -350,7 +350,7 @@ def test_waits_long__each_wait__counts_nodes_first_and_calls_the_operator_later(
 
 
 @pytest.mark.parametrize(
-    ("state", "cancel_reason", "refused", "stage", "reason"),
+    ("state", "cancel_reason", "rejected", "stage", "reason"),
     [
         ("PENDING", None, "", BenchmarkState.FAILED, "held"),
         (
@@ -378,10 +378,10 @@ def test_waits_long__each_wait__counts_nodes_first_and_calls_the_operator_later(
         ),
     ],
 )
-def test_after_cancel__slurm_refuses__leaves_what_waits_and_awaits_what_runs(
+def test_after_cancel__slurm_rejects__leaves_what_waits_and_awaits_what_runs(
     state: str,
     cancel_reason: str | None,
-    refused: str,
+    rejected: str,
     stage: BenchmarkState,
     reason: str,
 ) -> None:
@@ -393,7 +393,7 @@ def test_after_cancel__slurm_refuses__leaves_what_waits_and_awaits_what_runs(
         record(state),
         cannot_start="held",
         cancel_reason=cancel_reason,
-        refused=refused,
+        rejected=rejected,
     )
     assert (found.stage, found.reason) == (stage, reason)
 
@@ -586,7 +586,7 @@ SUBMITTED = MeasurementUpdate(
 
 
 @pytest.mark.parametrize(
-    ("state", "cancel_reason", "refused", "poll_delay_s"),
+    ("state", "cancel_reason", "rejected", "poll_delay_s"),
     [
         ("PENDING", None, "", 0.0),
         ("PENDING", None, "denied", 0.0),
@@ -599,13 +599,13 @@ SUBMITTED = MeasurementUpdate(
     ],
 )
 def test_after_cancel__each_answer_of_slurm__sets_the_time_of_the_next_look(
-    state: str | None, cancel_reason: str | None, refused: str, poll_delay_s: float
+    state: str | None, cancel_reason: str | None, rejected: str, poll_delay_s: float
 ) -> None:
     found = after_cancel(
         SUBMITTED,
         None if state is None else record(state),
         cannot_start="",
         cancel_reason=cancel_reason,
-        refused=refused,
+        rejected=rejected,
     )
     assert (found.poll_delay_s, found.slurm_id) == (poll_delay_s, SlurmId(7))

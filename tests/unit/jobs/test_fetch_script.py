@@ -3,29 +3,29 @@
 import pytest
 
 from supervisor_tasks.jobs.fetch_script import (
-    REFUSED_FOR_S,
-    REFUSED_TRIES,
-    refused_for_good,
+    REJECTED_FOR_S,
+    REJECTED_TRIES,
+    rejected_for_good,
 )
 
 
 @pytest.mark.parametrize(
     ("tries", "claimed_ago_s", "final"),
     [
-        (REFUSED_TRIES, REFUSED_FOR_S, True),
-        (REFUSED_TRIES + 1, 3600.0, True),
-        (REFUSED_TRIES - 1, 3600.0, False),
+        (REJECTED_TRIES, REJECTED_FOR_S, True),
+        (REJECTED_TRIES + 1, 3600.0, True),
+        (REJECTED_TRIES - 1, 3600.0, False),
         (1, 0.01, False),
-        (REFUSED_TRIES + 100, REFUSED_FOR_S - 0.1, False),
-        (REFUSED_TRIES + 100, None, False),
+        (REJECTED_TRIES + 100, REJECTED_FOR_S - 0.1, False),
+        (REJECTED_TRIES + 100, None, False),
     ],
 )
 def test_refused_for_good__tries_and_time__is_true_only_after_enough_of_both(
     tries: int, claimed_ago_s: float | None, final: bool
 ) -> None:
-    assert refused_for_good(tries, claimed_ago_s) is final
+    assert rejected_for_good(tries, claimed_ago_s) is final
 
 
 def test_limits__before_a_refusal_is_final__are_no_less_than_promised() -> None:
-    assert REFUSED_TRIES >= 5
-    assert REFUSED_FOR_S >= 30.0
+    assert REJECTED_TRIES >= 5
+    assert REJECTED_FOR_S >= 30.0

@@ -5,7 +5,7 @@ SQLSTATE, for a connection that failed.
 import psycopg
 import pytest
 
-from supervisor_tasks.errors import LedgerLoginRefusedError, LedgerUnavailableError
+from supervisor_tasks.errors import LedgerLoginRejectedError, LedgerUnavailableError
 from supervisor_tasks.ledger.driver import unavailable
 
 AT = 'connection failed: connection to server at "127.0.0.1", port 24531 failed: '
@@ -16,18 +16,18 @@ AT = 'connection failed: connection to server at "127.0.0.1", port 24531 failed:
     [
         (
             'FATAL:  password authentication failed for user "fleet"',
-            LedgerLoginRefusedError,
+            LedgerLoginRejectedError,
         ),
         (
             'FATAL:  Peer authentication failed for user "fleet"',
-            LedgerLoginRefusedError,
+            LedgerLoginRejectedError,
         ),
         (
             'FATAL:  no pg_hba.conf entry for host "10.0.0.7", user "fleet", database "ledger"',
-            LedgerLoginRefusedError,
+            LedgerLoginRejectedError,
         ),
-        ('FATAL:  database "ledger" does not exist', LedgerLoginRefusedError),
-        ('FATAL:  role "fleet" does not exist', LedgerLoginRefusedError),
+        ('FATAL:  database "ledger" does not exist', LedgerLoginRejectedError),
+        ('FATAL:  role "fleet" does not exist', LedgerLoginRejectedError),
         ("FATAL:  the database system is starting up", LedgerUnavailableError),
         ("FATAL:  sorry, too many clients already", LedgerUnavailableError),
         ("Connection refused\n\tIs the server running?", LedgerUnavailableError),

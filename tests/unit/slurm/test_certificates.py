@@ -17,7 +17,7 @@ from supervisor_tasks.slurm.certificates import (
     NoSuchPrincipalError,
     authority_key,
 )
-from supervisor_tasks.slurm.ssh import LoginRefusedError
+from supervisor_tasks.slurm.ssh import LoginRejectedError
 
 CUSTOMER = "0x" + "a1" * 20
 NOW_S = 1_800_000_000
@@ -63,7 +63,7 @@ def test_key_for__another_user__signs_nothing(user: str) -> None:
         NoSuchPrincipalError, match="expected a customer or one of"
     ) as caught:
         authority().key_for(user)
-    assert isinstance(caught.value, LoginRefusedError)
+    assert isinstance(caught.value, LoginRejectedError)
     assert caught.value.user == user
 
 

@@ -221,7 +221,7 @@ def test_cancel__slurm_does_not_show_whose_job_it_is__is_tried_again() -> None:
     assert f"DELETE job/{NUMBER}" not in client.asked
 
 
-def test_cancel__slurm_refuses_the_admin__is_an_error() -> None:
+def test_cancel__slurm_rejects_the_admin__is_an_error() -> None:
     client = showing(shown(JOB, user_name=CUSTOMER))
     denied = rest_answer("cancel-denied", slurm="22.05.8", api=OLD)
     client.answers[f"DELETE job/{NUMBER}"] = denied

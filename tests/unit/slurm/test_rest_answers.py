@@ -21,7 +21,7 @@ from supervisor_tasks.slurm.job_matching import (
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.not_started import DRAIN_REASONS
 from supervisor_tasks.slurm.parsers import (
-    QuestionRefusedError,
+    QuestionRejectedError,
     SlurmRejectedError,
     SlurmUnavailableError,
 )
@@ -127,7 +127,7 @@ def test_require_success__reason_that_passes__is_tried_again() -> None:
 
 
 def test_require_answer__refused__is_not_a_missing_answer() -> None:
-    with pytest.raises(QuestionRefusedError):
+    with pytest.raises(QuestionRejectedError):
         require_answer(answer("job-unknown"), "GET job/999")
     with pytest.raises(SlurmUnavailableError) as missing:
         require_answer(answer("late-token"), "GET jobs")

@@ -12,7 +12,7 @@ from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.hardware import SlurmNode
 from supervisor_tasks.slurm.parsers import (
-    QuestionRefusedError,
+    QuestionRejectedError,
     SlurmRejectedError,
     SlurmUnavailableError,
 )
@@ -95,7 +95,7 @@ def test_require_success__a_jobs_own_error__is_a_refusal() -> None:
 
 def test_require_answer__refused__is_not_a_missing_answer() -> None:
     assert answer("job-unknown").is_unknown_job
-    with pytest.raises(QuestionRefusedError):
+    with pytest.raises(QuestionRejectedError):
         require_answer(answer("job-unknown"), "GET job/999")
     with pytest.raises(SlurmUnavailableError) as missing:
         require_answer(answer("late-token"), "GET jobs")

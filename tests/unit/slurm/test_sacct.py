@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.slurm.parsers import (
     CommandAnswer,
-    QuestionRefusedError,
+    QuestionRejectedError,
     SlurmUnavailableError,
 )
 from supervisor_tasks.slurm.sacct import (
@@ -87,7 +87,7 @@ def test_histories__one_user_is_unknown__his_alone_is_refused() -> None:
     )
     told = submissions_by_user(CommandAnswer(0, both, UNKNOWN), "USERMARK")
     assert list(told) == ["0xa", "0xb"]
-    with pytest.raises(QuestionRefusedError, match="Invalid user id: 0xa"):
+    with pytest.raises(QuestionRejectedError, match="Invalid user id: 0xa"):
         submitted_as(told["0xa"], DELIMITER, OURS)
     assert [seen.slurm_id for seen in submitted_as(told["0xb"], DELIMITER, OURS)] == [3]
 

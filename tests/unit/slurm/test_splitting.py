@@ -2,8 +2,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from supervisor_tasks.slurm.parsers import QuestionRefusedError
-from supervisor_tasks.slurm.splitting import MAX_REFUSALS, ask_in_parts
+from supervisor_tasks.slurm.parsers import QuestionRejectedError
+from supervisor_tasks.slurm.splitting import MAX_REJECTIONS, ask_in_parts
 
 IDS = [str(number) for number in range(1000)]
 
@@ -18,7 +18,7 @@ class Slurm:
     def ask(self, ids: Sequence[str]) -> list[str]:
         self.asked += 1
         if self.refused & {*ids}:
-            raise QuestionRefusedError("refused")
+            raise QuestionRejectedError("refused")
         return list(ids)
 
 
@@ -41,6 +41,6 @@ def test_ask_in_parts__some_refused__tells_all_others_in_few_questions(
 
 def test_ask_in_parts__everything_refused__is_an_error_after_few_questions() -> None:
     slurm = Slurm(*IDS)
-    with pytest.raises(QuestionRefusedError):
+    with pytest.raises(QuestionRejectedError):
         ask_in_parts(IDS, slurm.ask)
-    assert slurm.asked <= 3 * MAX_REFUSALS
+    assert slurm.asked <= 3 * MAX_REJECTIONS

@@ -65,20 +65,20 @@ def test_without__record_of_a_refusal__is_left_out_if_the_ledger_has_recorded_on
     record: JobRecord, listed: bool
 ) -> None:
     records = SlurmRecords([record, LATER], listed)
-    assert records.without((), refusals=True) == SlurmRecords([LATER], listed)
-    assert records.without((), refusals=False) == records
+    assert records.without((), rejections=True) == SlurmRecords([LATER], listed)
+    assert records.without((), rejections=False) == records
     nothing = SlurmRecords([], listed=False)
-    assert SlurmRecords([record], listed).without((), refusals=True) == nothing
+    assert SlurmRecords([record], listed).without((), rejections=True) == nothing
 
 
 @pytest.mark.parametrize("record", [replace(ACCOUNTED, elapsed_s=1), LATER])
 @pytest.mark.parametrize("listed", [True, False])
 def test_without__job_that_ran_or_waits__stays(record: JobRecord, listed: bool) -> None:
     records = SlurmRecords([record], listed)
-    assert records.without((), refusals=True) == records
+    assert records.without((), rejections=True) == records
 
 
 def test_without__jobs_that_are_over__are_left_out() -> None:
     records = SlurmRecords([ACCOUNTED, LATER], listed=True)
-    left = records.without([ACCOUNTED.slurm_id], refusals=False)
+    left = records.without([ACCOUNTED.slurm_id], rejections=False)
     assert left == SlurmRecords([LATER], listed=True)

@@ -34,7 +34,7 @@ PENDING = Pending(
     fees=Fees(21 * GWEI, GWEI, legacy=False),
     has_key=True,
     accepted=True,
-    refusal=None,
+    rejection=None,
     sent_age_s=1.0,
     signed_age_s=1.0,
     blocks=0,
@@ -42,12 +42,12 @@ PENDING = Pending(
 )
 OLD = replace(PENDING, sent_age_s=SEND_AGAIN_S, signed_age_s=61.0)
 POOR = Fees(9 * GWEI, GWEI, legacy=False)
-NOT_PAID = replace(PENDING, accepted=False, refusal=Error.UNDERPRICED)
-NEVER = replace(PENDING, refusal=Error.GAS, accepted=False, signed_age_s=CERTAIN_S)
+NOT_PAID = replace(PENDING, accepted=False, rejection=Error.UNDERPRICED)
+NEVER = replace(PENDING, rejection=Error.GAS, accepted=False, signed_age_s=CERTAIN_S)
 
 UNKNOWN = replace(
     OLD,
-    refusal=Error.OTHER,
+    rejection=Error.OTHER,
     accepted=False,
     blocks=99,
     unclassified_age_s=GIVEN_UP_AFTER_S,
@@ -64,13 +64,13 @@ REMEDIES = [
     ("it pays less than the base fee", replace(PENDING, fees=POOR), 7, True, Action.REPLACE),
     ("it pays less, behind another", replace(PENDING, fees=POOR), 5, True, Action.REPLACE),
     ("it pays less since a moment", replace(PENDING, fees=POOR, signed_age_s=0.1), 7, True, Action.WAIT),
-    ("a node calls it underpriced", replace(PENDING, refusal=Error.UNDERPRICED), 7, True, Action.REPLACE),
-    ("another waits", replace(PENDING, refusal=Error.REPLACEMENT_UNDERPRICED), 7, True, Action.REPLACE),
+    ("a node calls it underpriced", replace(PENDING, rejection=Error.UNDERPRICED), 7, True, Action.REPLACE),
+    ("another waits", replace(PENDING, rejection=Error.REPLACEMENT_UNDERPRICED), 7, True, Action.REPLACE),
     ("it pays less and may not pay more", replace(PENDING, fees=Fees(CAP, 1, False)), 7, True, Action.FEE_CAP_REACHED),
     ("it has no tip to speak of, at the cap", replace(NOT_PAID, fees=Fees(CAP, 95, False)), 7, True, Action.REPLACE),
     ("it pays less and the key is gone", replace(PENDING, fees=POOR, has_key=False), 7, True, Action.FEE_CAP_REACHED),
-    ("unpayable", replace(PENDING, refusal=Error.INSUFFICIENT_FUNDS, accepted=False), 7, False, Action.INSUFFICIENT_FUNDS),
-    ("it is payable again", replace(PENDING, refusal=Error.INSUFFICIENT_FUNDS, accepted=False), 7, True, Action.SEND),
+    ("unpayable", replace(PENDING, rejection=Error.INSUFFICIENT_FUNDS, accepted=False), 7, False, Action.INSUFFICIENT_FUNDS),
+    ("it is payable again", replace(PENDING, rejection=Error.INSUFFICIENT_FUNDS, accepted=False), 7, True, Action.SEND),
     ("it pays less, and no more is payable", replace(PENDING, fees=POOR), 7, False, Action.INSUFFICIENT_FUNDS),
     ("its turn, blocks pass, and it is unpayable", replace(OLD, blocks=STUCK_BLOCKS), 7, False, Action.INSUFFICIENT_FUNDS),
     ("it is unpayable and in no hurry", OLD, 7, False, Action.SEND),
@@ -88,9 +88,9 @@ REMEDIES = [
     ("for minutes, and then it was taken", replace(UNKNOWN, accepted=True, blocks=0), 7, True, Action.SEND),
     ("what does nothing is refused in unknown words", replace(UNKNOWN, is_cancellation=True), 7, True, Action.REPLACE),
     ("unknown words, and it pays less", replace(UNKNOWN, fees=POOR, unclassified_age_s=0.0), 7, True, Action.REPLACE),
-    ("may cost more than a node allows", replace(UNKNOWN, refusal=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
-    ("more than a node allows, for minutes", replace(UNKNOWN, refusal=Error.FEE_CAP), 7, True, Action.GIVE_UP),
-    ("a node says that the nonce is used", replace(PENDING, refusal=Error.NONCE_TOO_LOW), 7, True, Action.WAIT),
+    ("more than a node allows", replace(UNKNOWN, rejection=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
+    ("more than a node allows, for minutes", replace(UNKNOWN, rejection=Error.FEE_CAP), 7, True, Action.GIVE_UP),
+    ("a node says that the nonce is used", replace(PENDING, rejection=Error.NONCE_TOO_LOW), 7, True, Action.WAIT),
     ("the nonce is mined", PENDING, 8, True, Action.VERIFY_NONCE),
     ("the nonce was mined a moment ago", replace(PENDING, nonce_conflict_age_s=0.5), 8, True, Action.VERIFY_NONCE),
     ("the nonce was mined a while ago", replace(PENDING, nonce_conflict_age_s=CERTAIN_S), 8, True, Action.NONCE_USED_ELSEWHERE),
@@ -119,8 +119,8 @@ def test_decide__each_pending_transaction__chooses_the_remedy_of_the_row(
 SPIKE, CALM = Market(250 * GWEI, GWEI, 0), Market(25 * GWEI, GWEI, 0)
 USUAL, DEAR = Fees(51 * GWEI, GWEI, legacy=False), Fees(501 * GWEI, GWEI, legacy=False)
 SMALL_WEI = 5 * 10**16  # pays for the usual fees, not for those of the spike
-NOT_TAKEN = replace(PENDING, fees=USUAL, accepted=False, refusal=Error.BELOW_BASE_FEE)
-UNPAID = replace(PENDING, fees=DEAR, accepted=False, refusal=Error.INSUFFICIENT_FUNDS)
+NOT_TAKEN = replace(PENDING, fees=USUAL, accepted=False, rejection=Error.BELOW_BASE_FEE)
+UNPAID = replace(PENDING, fees=DEAR, accepted=False, rejection=Error.INSUFFICIENT_FUNDS)
 
 
 def test_decide__a_higher_fee_that_cannot_be_paid__is_not_signed() -> None:
@@ -161,7 +161,7 @@ def test_decide__above_the_nodes_fee_cap__is_signed_again_only_when_cheaper() ->
         PENDING,
         fees=DEAR,
         accepted=False,
-        refusal=Error.FEE_CAP,
+        rejection=Error.FEE_CAP,
         blocks=99,
         signed_age_s=99.0,
     )
@@ -183,7 +183,7 @@ def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_
     None
 ):
     entry, least_tip_wei, steps = (
-        replace(NOT_TAKEN, fees=fees(TIPLESS, CAP), refusal=Error.UNDERPRICED),
+        replace(NOT_TAKEN, fees=fees(TIPLESS, CAP), rejection=Error.UNDERPRICED),
         30 * GWEI,
         0,
     )

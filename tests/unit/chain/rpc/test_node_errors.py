@@ -1,4 +1,4 @@
-"""What the words of a node's refusal mean."""
+"""What the words of a node's rejection mean."""
 
 import pytest
 
