@@ -36,6 +36,7 @@ MAX_BYTES = 64 * 1024
 LEAST_KEY_CHARACTERS = 32
 LOOPBACK = re.compile(r"127(\.\d+){3}|\[?::1\]?|localhost")
 
+_BROKEN_OFF = "the supervisor broke the call off before its answer; see the log of its gRPC process"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7
 _END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
@@ -86,16 +87,19 @@ class Http2Connection:
             kind, flags, stream, payload = self._next_frame()
             self._acknowledge(kind, flags, payload)
             if kind == _GOAWAY:
-                raise CallError("the supervisor broke the call off")
+                raise CallError(_BROKEN_OFF)
             if stream != _STREAM:
                 continue
             if kind == _RST_STREAM:
-                raise CallError("the supervisor broke the call off")
+                raise CallError(_BROKEN_OFF)
             if kind == _DATA:
                 data += _without_padding(payload, flags)
             if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
                 return bytes(data)
-        raise CallError(f"the supervisor's answer is longer than {MAX_BYTES} bytes")
+        raise CallError(
+            f"found an answer of more than {MAX_BYTES} bytes; expected the keys of one user:"
+            " see whether the address is the supervisor's"
+        )
 
     def _acknowledge(self, kind: int, flags: int, payload: bytes) -> None:
         """Answer the server's settings and its pings; HTTP/2 requires it."""
@@ -108,7 +112,9 @@ class Http2Connection:
         head = self._read(9)
         length = int.from_bytes(head[:3])
         if length > _LARGEST_FRAME:
-            raise CallError("the server that answers is no gRPC server")
+            raise CallError(
+                "the server that answers is no gRPC server; expected the supervisor: check the address"
+            )
         return (
             head[3],
             head[4],
@@ -122,7 +128,9 @@ class Http2Connection:
             self._sock.settimeout(_left_s(self._deadline_s))
             piece = self._sock.recv(number - len(data))
             if not piece:
-                raise CallError("the supervisor closed the connection")
+                raise CallError(
+                    "the supervisor closed the connection before its answer; see the log of its gRPC process"
+                )
             data += piece
         return data
 
@@ -168,10 +176,14 @@ def _message(data: bytes) -> bytes:
     the supervisor's gRPC process.
     """
     if not data:
-        raise CallError("the supervisor refuses the call; see its log")
+        raise CallError(
+            "the supervisor refuses the call: see the log of its gRPC process"
+        )
     head, message = data[:5], data[5:]
     if head != b"\0" + len(message).to_bytes(4):
-        raise CallError("the supervisor's answer is not one uncompressed message")
+        raise CallError(
+            "the supervisor's answer is not one uncompressed message; expected its gRPC process: check the address"
+        )
     return message
 
 
@@ -190,7 +202,9 @@ def keys_in(message: bytes) -> str:
             break
     text = message[text_at:]
     if message[0] != 0x0A or length != len(text):
-        raise CallError("the supervisor's answer is no FetchAuthorizedKeysResponse")
+        raise CallError(
+            "the supervisor's answer is no FetchAuthorizedKeysResponse: use the command and the supervisor of one version"
+        )
     return text.decode()
 
 
@@ -275,7 +289,7 @@ def _read_key(file: Path) -> bytes:
 def _left_s(deadline_s: float) -> float:
     left_s = deadline_s - _now_s()
     if left_s <= 0:
-        raise TimeoutError("timed out")
+        raise TimeoutError("timed out: see whether the supervisor's gRPC process runs")
     return left_s
 
 

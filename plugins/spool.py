@@ -86,7 +86,9 @@ class SpooledEvent:
         unsigned_fit = 0 <= self.slurm_id < 2**64 and 0 <= self.duration_s < 2**64
         signed_fits = -(2**63) <= self.exit_code < 2**63
         if not unsigned_fit or not signed_fits:
-            raise ValueError("a number does not fit in 64 bits")
+            raise ValueError(
+                f"found SLURM id {self.slurm_id}, {self.duration_s} s, exit code {self.exit_code}; expected 64 bits each"
+            )
 
 
 def pending(folder: Path) -> list[Path]:
@@ -127,7 +129,9 @@ def read(file: Path, outcome_of: OutcomeOf = reported_outcome) -> SpooledEvent:
     try:
         fields = dict(line.split("=", 1) for line in text.decode().splitlines())
         if fields["complete"] != "1":
-            raise ValueError("the last line is missing")
+            raise ValueError(
+                f"found complete={fields['complete']} in the last line; expected 1"
+            )
         if fields["event"] == "started":
             return SpooledEvent(fields["job_id"], int(fields["slurm_id"]), RUNNING)
         exit_code, _, signal = fields["exit"].partition(":")
@@ -155,11 +159,15 @@ def _lasted_s(start_s: int, end_s: int) -> int:
 
 def _read_regular(file: Path) -> bytes:
     if not stat.S_ISREG(file.lstat().st_mode):
-        raise MalformedEventError(f"{file}: expected a file")
+        raise MalformedEventError(
+            f"{file}: found no regular file; expected a file that plugins/hook has written"
+        )
     with file.open("rb") as opened:
         text = opened.read(MAX_FILE_BYTES + 1)
     if len(text) > MAX_FILE_BYTES:
-        raise MalformedEventError(f"{file}: longer than {MAX_FILE_BYTES} bytes")
+        raise MalformedEventError(
+            f"{file}: found more than {MAX_FILE_BYTES} bytes; expected an event of plugins/hook"
+        )
     return text
 
 

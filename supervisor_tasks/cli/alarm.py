@@ -235,7 +235,9 @@ def silence(
     alarm, now = _known(cli, name), cli.now()
     ends_at = _end_of(now, span_, until)
     if not reason.strip():
-        raise UnusableError("--reason: found nothing; expected why")
+        raise UnusableError(
+            "--reason: found nothing; expected why the alarm is silenced: give --reason TEXT"
+        )
     will = f"no message of {alarm} will be sent until {_shown_moment(ends_at)} ({span((ends_at - now).total_seconds())})"
     with cli.change("alarm silence", alarm, will, yes=yes, reason=reason):
         cli.ledger.incidents.silence(alarm, ends_at, reason)
@@ -284,7 +286,10 @@ def _known(cli: CliContext, name: str) -> str:
 def _end_of(now: datetime, span_: str | None, until: datetime | None) -> datetime:
     """Return when a silence ends. Raises UnusableError."""
     if (span_ is None) == (until is None):
-        raise UnusableError("expected one of --for AGE and --until TIME")
+        found = "neither" if span_ is None else "both"
+        raise UnusableError(
+            f"found {found} of --for AGE and --until TIME; expected one"
+        )
     if until is not None:
         ends_at = until.astimezone()
     else:

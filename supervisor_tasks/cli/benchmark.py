@@ -161,7 +161,9 @@ def plan(
             settings.benchmark_sbatch_flags,
         )
     except ValueError as error:
-        raise CommandError(f"the run cannot be planned: {error}") from error
+        raise CommandError(
+            f"the run cannot be planned: {error}; change the setting that it names"
+        ) from error
     nodes = [asdict(node) for node in specs.nodes]
     if output in (Format.JSON, Format.YAML):
         shown = [

@@ -54,7 +54,10 @@ def _read(file: Path) -> dict[str, str]:
                 if line.key is not None:
                     found[line.key] = str(line.value)
     except (OSError, UnicodeDecodeError) as error:
-        raise EnvFileError(f"{file}: cannot be read: {error}") from error
+        raise EnvFileError(
+            f"{file}: found a file that cannot be read ({error}); expected one that this user can read, in UTF-8: chmod it, or"
+            " start in another folder"
+        ) from error
     return found
 
 

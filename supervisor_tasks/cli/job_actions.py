@@ -77,8 +77,11 @@ def retry(
 
     Example: supervisor job retry 0x7903 --reason "the login node is back"
     """
-    if sum((effect is not None, job is not None, everything)) != 1:
-        raise UnusableError("expected one of JOB, --effect NUMBER and --all")
+    given = sum((effect is not None, job is not None, everything))
+    if given != 1:
+        raise UnusableError(
+            f"found {given} of JOB, --effect NUMBER and --all; expected one"
+        )
     cli = cli_context(context)
     cli.shown.color = not no_color
     job_id = None if job is None else cli.job(job).job_id

@@ -212,7 +212,10 @@ def controller_clock(shared: Examined) -> Iterator[Finding]:
         login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
     )
     if theirs_s is None:
-        raise NotTriedError("`scontrol show config` does not contain slurmctld's time")
+        raise NotTriedError(
+            "found no time of slurmctld in `scontrol show config`; expected `Configuration data as of UNIX_TIME`: run it on the"
+            " login node"
+        )
     yield clock_verdict("slurmctld", off_within_s(theirs_s, asked_s, time.time()))
 
 

@@ -165,7 +165,7 @@ def test_call__settings_and_pings_of_the_server__are_acknowledged_once(
         ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "no gRPC server"),
         ([_frame(DATA, END, 1, b"\1" + ANSWER[1:])], "not one uncompressed message"),
         ([_frame(DATA, END, 1, ANSWER * 2)], "not one uncompressed message"),
-        ([_frame(DATA, 0, 1, bytes(2**14))] * 5, f"longer than {MAX_BYTES} bytes"),
+        ([_frame(DATA, 0, 1, bytes(2**14))] * 5, f"more than {MAX_BYTES} bytes"),
     ],
 )
 def test_call__answer_without_a_message__says_what_the_server_did(
@@ -185,7 +185,7 @@ def test_call__deadline_has_passed__waits_no_longer() -> None:
     [
         b"\x12\x01k",  # another field
         b"\x0a\x02k",  # shorter than it says
-        b"\x0a\x01kk",  # longer than it says
+        b"\x0a\x01kk",  # more than it says
         b"\x0a\xff\xff\xff\xffk",  # a length of more than four bytes
     ],
 )
