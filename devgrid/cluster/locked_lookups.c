@@ -17,9 +17,9 @@ static void lock(void) { pthread_mutex_lock(&one_at_a_time); }
 static void unlock(void) { pthread_mutex_unlock(&one_at_a_time); }
 
 /* A child has one thread only. Its parent's thread holds the lock, and only the thread that holds it can release it. */
-static void make_anew(void) { one_at_a_time = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; }
+static void make_again(void) { one_at_a_time = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; }
 
-__attribute__((constructor)) static void keep_free_in_children(void) { pthread_atfork(lock, unlock, make_anew); }
+__attribute__((constructor)) static void keep_free_in_children(void) { pthread_atfork(lock, unlock, make_again); }
 
 #define LOCKED(result_type, name, parameters, arguments)                \
     result_type name parameters {                                       \

@@ -321,11 +321,11 @@ def _submit_not_found(job: Job, _: SubmissionNotFound) -> Next:
     return _submit_again(job, Effect(EffectKind.SUBMIT))
 
 
-def _is_to_be_cancelled(job: Job, _: Event) -> bool:
+def _must_be_cancelled(job: Job, _: Event) -> bool:
     return EffectKind.CANCEL not in obsolete_effects(job)
 
 
-@on(SubmissionStillPossible, when=_is_to_be_cancelled)
+@on(SubmissionStillPossible, when=_must_be_cancelled)
 def _search_later(job: Job, event: SubmissionStillPossible) -> Next:
     return job, (Effect(EffectKind.CANCEL, event.left_s),)
 

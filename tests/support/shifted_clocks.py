@@ -37,10 +37,10 @@ def set_site_clocks(grid: Grid, hours: int) -> None:
     theirs = " ".join(f'{name}="{value}"' for name, value in environment.items())
     assert ours in config.read_text()
     config.write_text(config.read_text().replace(ours, theirs))
-    _start_anew(grid, environment)
+    _start_again(grid, environment)
 
 
-def _start_anew(grid: Grid, environment: dict[str, str]) -> None:
+def _start_again(grid: Grid, environment: dict[str, str]) -> None:
     for name in DAEMONS:
         grid.processes.stop(grid.processes.find(name))
     for name in DAEMONS:

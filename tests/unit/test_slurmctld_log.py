@@ -38,8 +38,8 @@ def test_unsaved_ends__ended_and_taken_for_running_after_the_kill__is_found() ->
 def test_unsaved_ends__failed_forgotten_and_its_id_given_again__has_its_code_as_lost() -> (
     None
 ):
-    anew = ["Purged files for defunct batch JobId=377", *ran(377)]
-    found = unsaved_ends(log(STARTED, *ran(377, "WEXITSTATUS 3"), STARTED, *anew))
+    once_more = ["Purged files for defunct batch JobId=377", *ran(377)]
+    found = unsaved_ends(log(STARTED, *ran(377, "WEXITSTATUS 3"), STARTED, *once_more))
     assert found == [UnsavedEnd(377, "FAILED", 2, 768, lost=True)]
 
 

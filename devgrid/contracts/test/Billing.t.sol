@@ -60,13 +60,13 @@ contract BillingTest is Grid {
         _paid(0, 0, 0);
     }
 
-    function test_panicked__costs_nothing_whoever_says_so() external {
+    function test_panicked__by_any_caller__costs_nothing() external {
         does(provider, status(running(5000), JobStatus.PANICKED, 1));
         does(scheduler, abi.encodeCall(grid.panicJob, (running(5000), "lost")));
         _paid(0, 0, 0);
     }
 
-    function test_refused__keeps_the_credits_locked_and_pays_nobody() external {
+    function test_refused__keeps_the_credits_locked_and_pays_no_account() external {
         does(provider, refuse(scheduled(5000)));
         owns(address(provider), 0, "provider");
         owns(address(grid), 5000, "contract");

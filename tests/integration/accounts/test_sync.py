@@ -246,7 +246,7 @@ def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(
     assert entry["gidNumber"] == entry["uidNumber"] > highest + 1
 
 
-def test_ensure__number_of_nobody_is_next__is_given_to_no_customer(ldap: Ldap) -> None:
+def test_ensure__number_65534_is_next__is_given_to_no_customer(ldap: Ldap) -> None:
     few, one, two = f"ou=few,{PEOPLE}", customer(), customer()
     form = replace(FORM, people_dn=few, own_groups_dn=few, first_uid_number=65533)
     with directory_of(ldap, form=form).open() as session:

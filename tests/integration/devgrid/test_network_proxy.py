@@ -201,9 +201,9 @@ def test_proxy__server_on_a_unix_socket__passes_bytes(tmp_path: Path) -> None:
 
 
 def test_proxy__server_gone__resets_the_client() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as closed_port:
+        closed_port.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed_port.getsockname()[1]}"
         with (
             Proxy.start(address) as proxy,
             pytest.raises(ConnectionResetError),

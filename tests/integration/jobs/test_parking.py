@@ -254,11 +254,11 @@ def test_outage__of_any_length__is_never_parked_but_late(
 ) -> None:
     queued_and_due(ledger, engine, 1, 2)
 
-    def nobody_answers(_: Sequence[OpenEffect]) -> None:
+    def no_answer(_: Sequence[OpenEffect]) -> None:
         raise TransientError("SLURM does not answer")
 
     for _ in range(LATE_AFTER_TRIES + 1):
-        assert len(look(ledger, nobody_answers)) == 2
+        assert len(look(ledger, no_answer)) == 2
         make_due(engine)
     watch_effects(ledger)
     (name, details), *more = alarms(ledger).items()

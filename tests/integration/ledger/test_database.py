@@ -25,10 +25,10 @@ def test_connection__ended_while_idle__is_opened_again_without_an_error(
     with read_connection(engine) as connection:
         rested = connection.scalar(text("SELECT pg_backend_pid()"))
     rests_since_s = time.monotonic()
-    somebody = create_engine(engine.url)
-    with somebody.connect() as connection:
+    another = create_engine(engine.url)
+    with another.connect() as connection:
         connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": rested})
-    somebody.dispose()
+    another.dispose()
     wait_until(
         lambda: time.monotonic() - rests_since_s > RESTED_S,
         "the connection to have rested",

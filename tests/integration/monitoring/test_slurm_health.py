@@ -90,7 +90,7 @@ def site(
     site = world.site(world.cluster_over(transport))
     assert site.slurm_services is not None
     sweep = ReconciliationServices(
-        nobody, dispatched.append, every_s=900.0, grace_s=60.0, start_block=0
+        no_contract, dispatched.append, every_s=900.0, grace_s=60.0, start_block=0
     )
     yield replace(
         site,
@@ -101,7 +101,7 @@ def site(
     site.ledger.holder.close()
 
 
-def nobody(provider: Address) -> Contract:
+def no_contract(provider: Address) -> Contract:
     raise AssertionError(f"expected no question to the contract about {provider}")
 
 

@@ -14,7 +14,7 @@ from tests.support.load_sweep import forget_waiting_jobs, measure, prepare
 JOBS, MISSING, CALLBACKS = 700, 50, 200
 # squeue, accounting by id and by customer, scontrol show config (twice when a minute
 # has passed), the login node's clock
-WHATEVER_THE_JOBS = 6
+FOR_ANY_JOBS = 6
 
 
 @pytest.fixture(scope="module")
@@ -50,5 +50,5 @@ def test_sweep__many_jobs_forgotten__two_commands_for_each_of_a_few_customers(
     assert found == {"forgotten": each * CUSTOMERS_AT_ONCE, "missing": each * others}
     assert found_later == {"forgotten": each * others}
     # the home, as the admin, and the logs there
-    assert commands <= WHATEVER_THE_JOBS + 2 * CUSTOMERS_AT_ONCE
-    assert later <= WHATEVER_THE_JOBS + 2 * others
+    assert commands <= FOR_ANY_JOBS + 2 * CUSTOMERS_AT_ONCE
+    assert later <= FOR_ANY_JOBS + 2 * others

@@ -127,7 +127,7 @@ def reported(fleet: ChainHarness) -> None:
     settled(fleet)
 
 
-def nobody_answers(fleet: ChainHarness) -> None:
+def no_answer(fleet: ChainHarness) -> None:
     """As when the node goes away while a batch of reports is written."""
     due(fleet)
     leased = fleet.site.ledger.effects.lease([EffectKind.REPORT])
@@ -264,7 +264,7 @@ def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(
         )
         for _ in range(5):
             reported(fleet)
-            nobody_answers(fleet)
+            no_answer(fleet)
     finally:
         chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, code)
     assert fleet.states() == ["MINED", *["REVERTED"] * 3]

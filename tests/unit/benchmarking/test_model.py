@@ -73,7 +73,7 @@ def test_next_step__any_end_of_one_benchmark__the_next_one_is_measured(
     assert next_step(RUNNING, measurements[:1]) == (RunStep.FINISH, None)
 
 
-def test_next_step__of_a_run_that_is_to_end__begins_nothing() -> None:
+def test_next_step__of_a_run_that_must_end__begins_nothing() -> None:
     ending = BenchmarkRun(
         id=3, why="a test", state=RunState.RUNNING, cancel_reason="enough"
     )

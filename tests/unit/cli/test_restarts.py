@@ -43,7 +43,7 @@ def test_wait_before_start__ends_again_and_again__grows_up_to_a_minute(
     ]
 
 
-def test_wait_before_start__has_run_for_a_minute__begins_anew(tmp_path: Path) -> None:
+def test_wait_before_start__has_run_for_a_minute__begins_again(tmp_path: Path) -> None:
     unit = Unit(tmp_path)
     for runs_s in (1.0, 1.0, 1.0, LASTED_S):
         unit.start(runs_s)

@@ -310,7 +310,7 @@ def test_advance__top_up__twice_is_once_and_the_limit_is_absolute() -> None:
     assert (job.applied_limit_min, effects) == (15, ())
 
 
-def test_advance__limit_set_before_a_top_up_and_recorded_after_it__is_set_anew() -> (
+def test_advance__limit_set_before_a_top_up_and_recorded_after_it__is_set_again() -> (
     None
 ):
     job, _ = lived(*TO_RUNNING, ToppedUp("tx:1", 5), LimitApplied(15))

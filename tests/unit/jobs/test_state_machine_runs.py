@@ -159,7 +159,7 @@ def test_ended__accounting_has_fewer_runs_than_seen__the_seen_time_is_the_minimu
     )
 
 
-def test_ended__its_owner_can_have_it_requeued__slurm_is_to_refuse_that() -> None:
+def test_ended__its_owner_can_have_it_requeued__slurm_must_reject_that() -> None:
     finished = Outcome(status=ChainStatus.FINISHED, elapsed_s=70)
     ended, effects = step(run_once(), SlurmCompleted(finished, may_requeue=True))
     assert ended.outcome == finished

@@ -125,7 +125,7 @@ def test_due__nothing_happens__nothing() -> None:
         ({"hour": 1, "busy": frozenset({"retention"})}, set()),
     ],
 )
-def test_due__something_is_to_be_done__its_task(
+def test_due__something_is_due__its_task(
     changes: dict[str, object], expected: set[str]
 ) -> None:
     assert due(idle(**changes), SETTINGS).keys() == expected
