@@ -188,7 +188,7 @@ def a_while_passes(grid: Grid, job_ids: list[str]) -> None:
         )
 
 
-def test_slurm__started_without_its_state__everything_waits_for_the_operators_word(
+def test_slurm__started_without_its_state__everything_waits_for_the_operator(
     grid: Grid, customer: Account
 ) -> None:
     before = runs(grid, customer)

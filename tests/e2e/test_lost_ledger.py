@@ -182,7 +182,7 @@ def all_in_slurm(grid: Grid) -> list[int]:
     )
 
 
-def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
+def test_lost_ledger__left_alone_until_the_operator_adopts_it__then_all_settle(
     grid: Grid, customer: Account, jobs: dict[str, str]
 ) -> None:
     active = {what: job_id for what, job_id in jobs.items() if what != "over"}

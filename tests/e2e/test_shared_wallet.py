@@ -160,7 +160,7 @@ def test_shared_wallet__both_settle_at_once__no_nonce_twice_and_none_lost(
     assert side_by_side(grid)
 
 
-def test_shared_wallet__swept__no_alarm_is_about_the_other_cluster(
+def test_shared_wallet__after_a_sweep__no_alarm_is_about_the_other_cluster(
     grid: Grid, settled: list[str]
 ) -> None:
     assert rows(grid, "SELECT cluster, name, details FROM alarms") == []

@@ -96,7 +96,7 @@ def test_job__slurm_never_begins_it__is_parked_after_an_hour_until_it_runs(
     assert parked(grid) == []
 
 
-def test_end_of_a_long_job__told_in_vain__is_found_while_slurm_remembers_it(
+def test_end_of_a_long_job__callback_is_lost__is_found_while_slurm_has_a_record(
     grid: Grid, customer: Account
 ) -> None:
     """As if it had run for hours: the next look is a quarter of an hour away."""

@@ -45,7 +45,7 @@ def test_tables__recoveries__a_fault_a_row() -> None:
     assert MOVES not in told
 
 
-def test_with_tables__document_without_marks__is_refused() -> None:
+def test_with_tables__document_without_delimiters__is_refused() -> None:
     with pytest.raises(ValueError, match="no place for the figures"):
         with_tables(f"{BEGIN}\nno end", [])
     assert with_tables(f"a\n{BEGIN}old{END}b", []).startswith(f"a\n{BEGIN}| | measured")

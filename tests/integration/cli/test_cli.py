@@ -544,7 +544,7 @@ def test_retry__of_a_job_or_all__retries_what_is_parked(
     assert "expected one of" in run("job", "retry", status=2).stderr
 
 
-def test_cancel__in_slurm__slurm_ends_it_and_its_word_is_billed(
+def test_cancel__in_slurm__slurm_ends_it_and_its_minutes_are_billed(
     run: Run, ledger: Ledger
 ) -> None:
     bring_to_queued(ledger, 1)
@@ -600,7 +600,7 @@ def test_cancel__before_its_submission__ends_and_costs_nothing(
     )
 
 
-def test_settle__parked_job__is_reported_and_cancelled_by_the_operators_word(
+def test_settle__parked_job__is_reported_and_cancelled_as_the_operator_says(
     run: Run, ledger: Ledger
 ) -> None:
     bring_to_queued(ledger, 1)

@@ -587,7 +587,7 @@ def unexpected_failures(engine: Engine) -> dict[str, int]:
     return {row.job_id: row.unexpected_failures for row in found}
 
 
-def test_deaths__survived_takings_in_between__are_not_in_a_row(
+def test_deaths__survived_leases_in_between__are_not_in_a_row(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, 1)

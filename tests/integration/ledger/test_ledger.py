@@ -695,7 +695,7 @@ def test_held__lease_passed_on__nothing_begins(
     other.holder.close()
 
 
-def test_stale_taking__effect_taken_again__neither_ends_nor_postpones_nor_parks_it(
+def test_stale_lease__effect_leased_again__neither_ends_nor_postpones_nor_parks_it(
     ledger: Ledger, engine: Engine, dispatched: Dispatched
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))
@@ -717,7 +717,7 @@ def test_stale_taking__effect_taken_again__neither_ends_nor_postpones_nor_parks_
     ledger.record(JobChange(JOB, SubmitStarted(10)), held=[fresh])
 
 
-def test_stale_taking__reports_the_slurm_id__is_recorded_and_ends_the_effect(
+def test_stale_lease__reports_the_slurm_id__is_recorded_and_ends_the_effect(
     ledger: Ledger, engine: Engine
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM), JobChange(JOB, ScriptFetched("echo", "")))

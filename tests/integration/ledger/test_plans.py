@@ -548,7 +548,7 @@ def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
 
 
 @pytest.mark.parametrize("name", FREQUENT_QUERIES)
-def test_hot_query__with_a_million_settled_jobs__reads_only_what_it_needs(
+def test_frequent_query__with_a_million_settled_jobs__reads_only_what_it_needs(
     name: str, engine: Engine, ledger: Ledger, wallet: Wallet
 ) -> None:
     with plans(engine) as found:

@@ -178,7 +178,7 @@ def test_queues__a_queue_without_a_worker__its_length_is_in_the_ledger(
     assert set(told()) == {queue.value for queue in Queue}
 
 
-def test_worker__redis_killed_and_started_again__consumes_and_the_logs_are_calm(
+def test_worker__redis_killed_and_started_again__consumes_and_logs_few_lines(
     fleet: Fleet,
     engine: Engine,
     processes: Processes,

@@ -101,7 +101,7 @@ def test_effects__dispatched_and_their_messages_are_lost__are_sent_again(
     assert redis.llen(QUEUE) == 1
 
 
-def test_effects__a_drain_is_wanted_in_a_while_by_many__one_message_or_two(
+def test_effects__many_request_a_later_batch__one_message_or_two(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
     for effect in effects(30, EffectKind.POLL_SLURM, due_in_s=1.0):
@@ -109,7 +109,7 @@ def test_effects__a_drain_is_wanted_in_a_while_by_many__one_message_or_two(
     assert 1 <= int(redis.llen(QUEUE)) < 10
 
 
-def test_effects__a_drain_is_wanted_now__is_dispatched_at_once(
+def test_effects__a_batch_is_requested_now__is_dispatched_at_once(
     dispatcher: TaskDispatcher, redis: Redis
 ) -> None:
     dispatcher.dispatch_effects(effects(2, EffectKind.POLL_SLURM, due_in_s=1.0))

@@ -1285,7 +1285,7 @@ def test_silence__channel_fails_for_a_day_after_it__message_is_parked(
     assert names_of_alarms(ledger) == [ALARM, AlarmName.NOTIFICATIONS_FAILING]
 
 
-def test_silence__begins_while_a_message_is_sent_in_vain__is_no_trouble(
+def test_silence__begins_while_a_message_fails__raises_no_alarm(
     ledger: Ledger, webhook: WebhookReceiver
 ) -> None:
     ledger.alarms.on(ALARM)

@@ -199,7 +199,9 @@ def test_keep__after_thousands_of_reports__all_stay_and_are_found_by_number(
     assert ledger.reconciliations.numbered(0) == []
 
 
-def test_hot_and_named__each_job__has_what_a_comparison_needs(ledger: Ledger) -> None:
+def test_active_and_named__each_job__has_what_a_comparison_needs(
+    ledger: Ledger,
+) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
     topped_up = (
@@ -399,7 +401,7 @@ def test_signs_of_life__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     assert (continuous_uptime_s(ledger.periodic_runs.ages_s()) or AWAY_S) < AWAY_S
 
 
-def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(
+def test_heartbeat_alarm__source_is_missing__is_on_until_the_source_is_back(
     ledger: Ledger,
 ) -> None:
     heard(ledger, CALLBACKS, REPORTER)

@@ -345,7 +345,7 @@ def test_iperf3__server_is_away__is_refused_with_its_words() -> None:
 
 
 @pytest.mark.parametrize("benchmark", SUITE)
-def test_output__empty_or_without_marks__is_refused(benchmark: str) -> None:
+def test_output__empty_or_without_the_nonce__is_refused(benchmark: str) -> None:
     for output in (
         b"",
         b"\0" * 100,
@@ -357,7 +357,7 @@ def test_output__empty_or_without_marks__is_refused(benchmark: str) -> None:
             SUITE[benchmark].parse(output, NONCE)
 
 
-def test_output__marks_of_another_run__are_noise() -> None:
+def test_output__nonce_of_another_run__is_noise() -> None:
     theirs = printed(
         ("hpl", sample("hpcc-1.5.0.txt").replace("1.153e+00", "9.999e+09"))
     ).replace(b"0011", b"ffff")

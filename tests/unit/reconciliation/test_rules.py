@@ -292,7 +292,7 @@ def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
     )
 
 
-def test_compare__slurm_has_ended_it__the_witness_looks_also_where_it_is_parked() -> (
+def test_compare__slurm_has_ended_it__the_monitor_looks_also_where_it_is_parked() -> (
     None
 ):
     for job in (known(), known(parked=POLLED)):
@@ -406,7 +406,7 @@ def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deli
         )
 
 
-def test_compare__its_end_came_in_during_the_sweep__the_witness_looks() -> None:
+def test_compare__its_end_came_in_during_the_sweep__the_monitor_looks() -> None:
     view = gone(known(), age_s=GRACE_S, recently_reported={name(1)})
     assert (only(view).kind, only(view).events) == (
         DiscrepancyKind.MISSING,
@@ -529,7 +529,7 @@ def test_compare__slurm_forgot_many_that_it_had_saved__nothing_is_submitted_agai
     assert {kind for kind, _ in found(killed)} == {DiscrepancyKind.FORGOTTEN}
 
 
-def test_lost_its_memory__few_that_it_had_saved__these_are_held_and_no_more_follows() -> (
+def test_lost_state__few_that_it_had_saved__these_are_held_and_no_more_follows() -> (
     None
 ):
     few = forgetful(8, saved=MIN_LOST_JOBS)

@@ -77,7 +77,7 @@ def sought(job_id: JobId = OURS, **owners: JobId) -> ScriptSearch:
     )
 
 
-def test_suspects__jobs_with_the_name_or_submitted_later__but_no_other_of_ours() -> (
+def test_candidates__jobs_with_the_name_or_submitted_later__but_no_other_of_ours() -> (
     None
 ):
     rows, late = listing().values(), listing()[SlurmId(9)].submit_s + 100.0
@@ -89,9 +89,7 @@ def test_suspects__jobs_with_the_name_or_submitted_later__but_no_other_of_ours()
     assert {job.slurm_id for job in sought(OTHER).suspects(rows, late)} == {9, 10}
 
 
-def test_recognised__by_the_mark_of_a_script__or_by_its_word_where_there_is_none() -> (
-    None
-):
+def test_recognised__by_the_header_of_a_script__or_by_its_word_without_one() -> None:
     jobs = [listing()[SlurmId(number)] for number in (3, 9)]
     assert (
         is_recognised(

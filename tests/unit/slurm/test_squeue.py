@@ -187,7 +187,7 @@ def test_listed_jobs__any_output__gives_a_result_or_an_error_of_ours(
         return
 
 
-def test_squeue_all__mark_between_fields__is_not_in_the_command_line() -> None:
+def test_squeue_all__delimiter_between_fields__is_not_in_the_command_line() -> None:
     words = squeue_all("/usr/bin/squeue", "0xc")
     assert words[-4:] == ["--noheader", "--all", "--states=all", "--user=0xc"]
     assert not [word for word in words if DELIMITER in word]

@@ -103,7 +103,7 @@ REMEDIES = [
     [case[1:] for case in REMEDIES],
     ids=[c[0] for c in REMEDIES],
 )
-def test_decide__each_pending_transaction__chooses_the_remedy_of_the_row(
+def test_decide__each_pending_transaction__chooses_the_action_of_the_row(
     pending: Pending, mined: int, can_pay: bool, wanted: Action
 ) -> None:
     market = (
