@@ -210,7 +210,7 @@ def _rejected(
 
 
 def _login_rejected(context: WorkerContext) -> Condition:
-    return Condition(context.ledger, AlarmName.BENCHMARK_USER_REFUSED, REJECTED_S)
+    return Condition(context.ledger, AlarmName.BENCHMARK_USER_REJECTED, REJECTED_S)
 
 
 def _users(context: WorkerContext, run: BenchmarkRun) -> set[str]:

@@ -174,7 +174,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "The grid has rejected or removed this provider's registration. Nothing is claimed.",
         "Ask the grid's operators, then `supervisor provider register`.",
     ),
-    AlarmName.REGISTRATION_REFUSED: Meaning(
+    AlarmName.REGISTRATION_REJECTED: Meaning(
         "The contract rejects the registration.",
         "Read the error in `supervisor provider show`.",
     ),
@@ -191,7 +191,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Benchmarks of the last run failed. Their labels stay as they were last measured on such nodes, or are missing.",
         "Read why in `supervisor benchmark show`, then `supervisor benchmark run`.",
     ),
-    AlarmName.BENCHMARK_USER_REFUSED: Meaning(
+    AlarmName.BENCHMARK_USER_REJECTED: Meaning(
         "The login node does not let BENCHMARK_RUN_AS log in.",
         "Let the user log in, or set another BENCHMARK_RUN_AS.",
     ),

@@ -55,12 +55,12 @@ class AlarmName(StrEnum):
     SUBMIT_TOKENS_UNCHECKED = "submit_tokens_unchecked"
     PROVIDER_BANNED = "provider_banned"
     PROVIDER_REJECTED = "provider_rejected"  # or removed
-    REGISTRATION_REFUSED = "registration_refused"
+    REGISTRATION_REJECTED = "registration_rejected"
     SHARED_OFFER_DIFFERS = "shared_offer_differs"
     BENCHMARK_STALLED = "benchmark_stalled"
     BENCHMARK_FAILED = "benchmark_failed"
     # the login node does not let BENCHMARK_RUN_AS log in
-    BENCHMARK_USER_REFUSED = "benchmark_user_refused"
+    BENCHMARK_USER_REJECTED = "benchmark_user_rejected"
     BENCHMARK_WAITS = "benchmark_waits"  # for long, in SLURM's queue
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
     NOTIFICATIONS_FAILING = "notifications_failing"

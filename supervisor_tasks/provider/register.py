@@ -266,7 +266,7 @@ def _wanted_alarms(
     if decision.turned_down:
         wanted.add(AlarmName.PROVIDER_REJECTED)
     if rejection is not None or decision.given_up:
-        wanted.add(AlarmName.REGISTRATION_REFUSED)
+        wanted.add(AlarmName.REGISTRATION_REJECTED)
     if decision.differs:
         wanted.add(AlarmName.SHARED_OFFER_DIFFERS)
     return wanted
@@ -302,7 +302,7 @@ def _store_and_alarm(
     for name in (
         AlarmName.PROVIDER_BANNED,
         AlarmName.PROVIDER_REJECTED,
-        AlarmName.REGISTRATION_REFUSED,
+        AlarmName.REGISTRATION_REJECTED,
         AlarmName.SHARED_OFFER_DIFFERS,
     ):
         if name in wanted:

@@ -701,13 +701,13 @@ def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
     )
     with world.engine.begin() as connection:
         connection.execute(
-            text(an_hour_passes), {"name": "condition.benchmark_user_refused"}
+            text(an_hour_passes), {"name": "condition.benchmark_user_rejected"}
         )
     assert f"as {RUNNER}" in run_benchmark_task(site, at_once=True)
     assert run_benchmark_task(site) == ""
     assert results(site)["good"]["stage"] == "WAITING"
     (alarm,) = site.ledger.alarms.all()
-    assert alarm.name == AlarmName.BENCHMARK_USER_REFUSED
+    assert alarm.name == AlarmName.BENCHMARK_USER_REJECTED
     assert (alarm.details["user"], alarm.details["run"]) == (RUNNER, number)
     assert "Authentication failed" in alarm.details["reason"]
     after = a_site(world, "good")

@@ -439,6 +439,41 @@ def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger
     assert [json.loads(value) for (value,) in stored] == [shown, record]
 
 
+def test_rejections__rows_of_the_version_before__have_the_new_names_and_back(
+    tables: Tables,
+) -> None:
+    tables.downgrade("0030")
+    for alarm in ("benchmark_user_refused", "registration_refused"):
+        about = {"cluster": "here", "alarm": alarm}
+        tables.insert("alarms", cluster="here", name=alarm, details={})
+        tables.insert("alarm_incidents", **about, details={})
+        tables.insert("alarm_silences", **about, ends_at="now", reason="known")
+    tables.insert(
+        "facts", cluster="here", name="condition.benchmark_user_refused", value="7"
+    )
+    statements = (
+        "SELECT name FROM alarms ORDER BY 1",
+        "SELECT alarm FROM alarm_incidents ORDER BY 1",
+        "SELECT alarm FROM alarm_silences ORDER BY 1",
+        "SELECT name FROM facts ORDER BY 1",
+    )
+    before = [tables.rows(statement) for statement in statements]
+    tables.upgrade("0031")
+    names = [
+        (AlarmName.BENCHMARK_USER_REJECTED.value,),
+        (AlarmName.REGISTRATION_REJECTED.value,),
+    ]
+    condition = f"condition.{AlarmName.BENCHMARK_USER_REJECTED.value}"
+    assert [tables.rows(statement) for statement in statements] == [
+        names,
+        names,
+        names,
+        [(condition,)],
+    ]
+    tables.downgrade("0030")
+    assert [tables.rows(statement) for statement in statements] == before
+
+
 # An autovacuum begins within a second, and needs as long for a page as for a thousand
 # otherwise.
 AUTOVACUUM = ("-c", "autovacuum_naptime=1s")

@@ -340,7 +340,7 @@ def test_register__contract_would_reject__spends_nothing_and_raises_an_alarm(
     play.facts.learn_hardware((Machine(0, 0, 16_000),))
     play.look()
     assert play.sent() == 0
-    assert play.alarms() == {AlarmName.REGISTRATION_REFUSED}
+    assert play.alarms() == {AlarmName.REGISTRATION_REJECTED}
     assert "InvalidTotalCpus" in play.told()["why"]
     play.facts.learn_hardware(MACHINES)
     play.look()
@@ -395,7 +395,7 @@ def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_al
         for _ in range(2):
             play.look()
             assert play.sent() == 0
-            assert play.alarms() == {AlarmName.REGISTRATION_REFUSED}
+            assert play.alarms() == {AlarmName.REGISTRATION_REJECTED}
             assert (
                 f"more gas than a block holds, which is {BLOCK_GAS}"
                 in play.told()["why"]
