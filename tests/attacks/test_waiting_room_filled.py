@@ -15,6 +15,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import as_customer, id_of, scontrol
 from tests.support.grid_assertions import rows, slurm_of, wait_for, wait_for_end
 from tests.support.grids import served_grid
+from tests.support.marks import in_chaos
 
 PLACES = 4
 ALL = 4 * PLACES
@@ -36,7 +37,7 @@ def waiting(grid: Grid, customer: Account) -> int:
     return int(rows(grid, WAITING, customer=customer.address.lower())[0].number)
 
 
-@pytest.mark.parametrize("owners", [1, PLACES])
+@pytest.mark.parametrize("owners", [in_chaos(1), PLACES])
 def test_waiting_room__filled_with_jobs_that_their_owners_hold__others_are_claimed(
     grid: Grid, customer: Account, owners: int
 ) -> None:
