@@ -56,7 +56,7 @@ from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import CONNECT_TIMEOUT_S, Keys, Ssh, load_key
 from supervisor_tasks.wallet.fees import Bounds
-from supervisor_tasks.wallet.wallet import Wallet
+from supervisor_tasks.wallet.transaction_writer import Wallet
 
 if TYPE_CHECKING:
     from supervisor_tasks.site_services.directory import Directory

@@ -21,7 +21,7 @@ from supervisor_tasks.site_services.channels import Notifier
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.interface import NodeQuery, SlurmCluster
-from supervisor_tasks.wallet.wallet import Wallet
+from supervisor_tasks.wallet.transaction_writer import Wallet
 
 if TYPE_CHECKING:
     from supervisor_tasks.site_services.directory import Directory

@@ -30,7 +30,7 @@ from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.wallet.gas import NoEstimateError
-from supervisor_tasks.wallet.wallet import Write
+from supervisor_tasks.wallet.transaction_writer import Write
 
 log = structlog.get_logger()
 

@@ -25,7 +25,7 @@ from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.wallet.gas import Estimate, RevertedError
-from supervisor_tasks.wallet.wallet import Write
+from supervisor_tasks.wallet.transaction_writer import Write
 
 log = structlog.get_logger()
 

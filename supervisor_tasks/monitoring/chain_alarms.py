@@ -15,7 +15,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition, Duration
 from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
 from supervisor_tasks.ledger.transactions import OldestOpen
-from supervisor_tasks.wallet.wallet import TooDearError, WalletEmptyError
+from supervisor_tasks.wallet.transaction_writer import TooDearError, WalletEmptyError
 
 CHAIN_ANSWERED = (
     "chain"  # the periodic run that a worker records when the chain has answered

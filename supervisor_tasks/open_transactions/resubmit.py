@@ -28,7 +28,7 @@ from supervisor_tasks.wallet.pending_policy import (
     stale,
 )
 from supervisor_tasks.wallet.raw_transaction import decode
-from supervisor_tasks.wallet.wallet import AccountState
+from supervisor_tasks.wallet.transaction_writer import AccountState
 
 log = structlog.get_logger()
 

@@ -57,7 +57,7 @@ from supervisor_tasks.provider.registration_rules import (
     still_measured,
 )
 from supervisor_tasks.wallet.gas import NoEstimateError, RevertedError, TooMuchGasError
-from supervisor_tasks.wallet.wallet import Write
+from supervisor_tasks.wallet.transaction_writer import Write
 
 log = structlog.get_logger()
 

@@ -39,7 +39,7 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet import nonces
-from supervisor_tasks.wallet.wallet import FILLER_GAS, TooDearError, Write
+from supervisor_tasks.wallet.transaction_writer import FILLER_GAS, TooDearError, Write
 from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, refusing_node
 from tests.support.wallet_harness import (

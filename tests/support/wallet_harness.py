@@ -24,7 +24,7 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.open_transactions.receipts import follow_once
 from supervisor_tasks.wallet.fees import Bounds
-from supervisor_tasks.wallet.wallet import Wallet, Write
+from supervisor_tasks.wallet.transaction_writer import Wallet, Write
 
 DEFINITION = JobDefinition(
     gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"

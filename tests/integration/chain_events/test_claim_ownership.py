@@ -15,7 +15,7 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import JobId
-from supervisor_tasks.wallet.wallet import WalletEmptyError
+from supervisor_tasks.wallet.transaction_writer import WalletEmptyError
 from tests.support.wallet_harness import (
     ChainHarness,
     claims,

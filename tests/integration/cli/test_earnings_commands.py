@@ -29,7 +29,7 @@ from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.transactions import TRANSFER
-from supervisor_tasks.wallet.wallet import Write
+from supervisor_tasks.wallet.transaction_writer import Write
 from tests.support.commands import Result, supervisor
 from tests.support.wallet_harness import (
     CUSTOMERS,

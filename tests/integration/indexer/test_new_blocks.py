@@ -30,7 +30,7 @@ from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.wallet.wallet import Write
+from supervisor_tasks.wallet.transaction_writer import Write
 from tests.support.wallet_harness import (
     GAS,
     ChainHarness,

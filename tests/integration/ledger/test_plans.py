@@ -42,7 +42,7 @@ from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
-from supervisor_tasks.wallet.wallet import Wallet
+from supervisor_tasks.wallet.transaction_writer import Wallet
 from tests.support.large_ledger import ACTIVE, SETTLED, fill
 from tests.support.ledger import through
 

@@ -32,7 +32,7 @@ from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, StatusUpdat
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.ledger.transactions import Mined
 from supervisor_tasks.wallet.gas import RevertedError
-from supervisor_tasks.wallet.wallet import Wallet, Write
+from supervisor_tasks.wallet.transaction_writer import Wallet, Write
 
 DEFINITION = JobDefinition(
     gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"

@@ -16,7 +16,7 @@ from supervisor_tasks.chain.contract import report_call
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.instruments import REGISTRY
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
-from supervisor_tasks.wallet.wallet import Write
+from supervisor_tasks.wallet.transaction_writer import Write
 from tests.support.wallet_harness import (
     GAS,
     ChainHarness,

@@ -44,7 +44,7 @@ from supervisor_tasks.monitoring.chain_alarms import AWAY_S
 from supervisor_tasks.observability.metrics import LedgerMetrics, LedgerReading
 from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.gas import RevertedError
-from supervisor_tasks.wallet.wallet import Wallet, Write
+from supervisor_tasks.wallet.transaction_writer import Wallet, Write
 from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (

@@ -25,7 +25,7 @@ from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.open_transactions.resubmit import MAX_CERTAIN_TRANSACTIONS
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import TransactionFields
-from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
+from supervisor_tasks.wallet.transaction_writer import WalletEmptyError, Write
 from tests.support.rpc_proxies import refusing_node
 from tests.support.wallet_harness import (
     CUSTOMERS,

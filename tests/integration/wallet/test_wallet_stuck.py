@@ -44,7 +44,7 @@ from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.operator_actions import request_of_transaction
 from supervisor_tasks.wallet.raw_transaction import append_tag
-from supervisor_tasks.wallet.wallet import Write
+from supervisor_tasks.wallet.transaction_writer import Write
 from tests.support.wallet_harness import (
     CUSTOMERS,
     GAS,
