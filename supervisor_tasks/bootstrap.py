@@ -55,8 +55,10 @@ from supervisor_tasks.slurm.rest import RestAccess, RestCluster, RestNodes
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import CONNECT_TIMEOUT_S, Keys, Ssh, load_key
+from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.fees import Bounds
-from supervisor_tasks.wallet.transaction_writer import Wallet
+from supervisor_tasks.wallet.sent_transactions import SentTransactions
+from supervisor_tasks.wallet.transaction_writer import TransactionWriter
 
 if TYPE_CHECKING:
     from supervisor_tasks.site_services.directory import Directory
@@ -130,7 +132,7 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
 
 def _hold_wallet(settings: Settings, ledger: Ledger, chain: ChainServices) -> None:
     shared = settings.allow_clusters_to_share_a_wallet
-    ledger.wallets.hold(settings.chain_id, chain.wallet.address, shared=shared)
+    ledger.wallets.hold(settings.chain_id, chain.account.address, shared=shared)
 
 
 def channels_of(settings: Settings) -> Channels:
@@ -156,21 +158,17 @@ def _chain_services(
     key = _required(settings.eth_private_key).get_secret_value()
     bounds = Bounds(settings.wallet_max_wei_per_gas, settings.wallet_max_wei_per_tx)
     chain_not_read_yet(settings.chain_id)
-    wallet = Wallet(
-        ledger.engine,
-        ledger.cluster,
-        rpc,
-        settings.chain_id,
-        contract_address,
-        key,
-        bounds,
+    account = WalletAccount(
+        ledger.engine, ledger.cluster, rpc, settings.chain_id, key, bounds
     )
     return ChainServices(
-        contract=Contract(rpc, settings.chain_id, contract_address, wallet.address),
-        wallet=wallet,
+        contract=Contract(rpc, settings.chain_id, contract_address, account.address),
+        account=account,
+        transaction_writer=TransactionWriter(account, contract_address),
+        sent_transactions=SentTransactions(account),
         job_definitions=JobDefinitions(
             lambda: channels_of(settings).open(settings.sbatch_endpoint),
-            wallet.sign_message,
+            account.sign_message,
         ),
         claim_batch=settings.claim_batch,
         claim_max_waiting=settings.claim_max_waiting,

@@ -21,7 +21,9 @@ from supervisor_tasks.site_services.channels import Notifier
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.interface import NodeQuery, SlurmCluster
-from supervisor_tasks.wallet.transaction_writer import Wallet
+from supervisor_tasks.wallet.account import WalletAccount
+from supervisor_tasks.wallet.sent_transactions import SentTransactions
+from supervisor_tasks.wallet.transaction_writer import TransactionWriter
 
 if TYPE_CHECKING:
     from supervisor_tasks.site_services.directory import Directory
@@ -34,7 +36,9 @@ class ChainServices:
     """
 
     contract: Contract
-    wallet: Wallet
+    account: WalletAccount
+    transaction_writer: TransactionWriter
+    sent_transactions: SentTransactions
     job_definitions: JobDefinitions
     claim_batch: int
     claim_max_waiting: int

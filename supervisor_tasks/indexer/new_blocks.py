@@ -287,7 +287,7 @@ class NewBlocks:
         happened, _ = self._context.chain.contract.decode_events(entries)
         if not happened:
             return
-        own = self._context.chain.wallet.transactions.ours(
+        own = self._context.chain.account.transactions.ours(
             {entry.tx_hash for entry in happened}
         )
         others = [entry for entry in happened if entry.tx_hash not in own]

@@ -137,7 +137,7 @@ def undo(context: WorkerContext, fork: int, head: int) -> None:
     read_again_above = fork if cursor is None else min(fork, cursor[0])
     doubted = dict.fromkeys(_doubted(context, job_ids, fork), read_again_above)
     changes = _changes(context, job_ids, fork, head, until, doubted)
-    with chain.wallet.exclusive(), crash_point(CrashPoint.REORGANISED):
+    with chain.account.exclusive(), crash_point(CrashPoint.REORGANISED):
         context.ledger.record(
             *changes, also=lambda connection: chain.blocks.take_back(connection, fork)
         )

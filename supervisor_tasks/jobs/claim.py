@@ -108,7 +108,7 @@ def claim(context: WorkerContext) -> bool:
             for purpose, number in asked.items()
         }
         writes, no_estimate = _new_claims(context, allowed)
-        if writes and chain.wallet.send(writes, most_open=allowed):
+        if writes and chain.transaction_writer.send(writes, most_open=allowed):
             log.info("claims_sent", **asked)
             chain.dispatch("collect_receipts")
         if no_estimate is not None:
@@ -146,7 +146,7 @@ def _new_claims(
     """
     if not allowed:
         return [], None
-    under_way = context.chain.wallet.open_by_purpose()
+    under_way = context.chain.transaction_writer.open_by_purpose()
     writes = list[Write]()
     no_estimate: NoEstimateError | None = None
     for purpose, number in allowed.items():
@@ -164,7 +164,7 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
     if number <= 0:
         return []
     data = CALLS[purpose].encode()
-    gas = context.chain.wallet.estimate([Write("", purpose, data)])[0]
+    gas = context.chain.transaction_writer.estimate([Write("", purpose, data)])[0]
     if isinstance(gas, NoEstimateError):
         raise gas
     if not isinstance(gas, int):

@@ -58,14 +58,14 @@ def report(context: WorkerContext) -> bool:
     with given_back_on_failure(context.ledger, effects):
         jobs = context.ledger.jobs({effect.job_id for effect in effects})
         plans = {effect: _steps(jobs[effect.job_id], effect.kind) for effect in effects}
-        missing = context.chain.wallet.missing(
+        missing = context.chain.transaction_writer.missing(
             [write.idempotency_key for write in chain.from_iterable(plans.values())]
         )
         reverted = _reverted(context, plans, missing)
         going_on = _without_hopeless(plans, reverted)
         accepted, gas, rejected = _estimated(context, going_on, missing)
         writes = _missing_writes(accepted, missing, gas)
-        if writes and context.chain.wallet.send(writes):
+        if writes and context.chain.transaction_writer.send(writes):
             _log_sent(writes, accepted)
         if accepted:
             context.chain.dispatch("collect_receipts")
@@ -136,7 +136,7 @@ def _reverted(
     job_ids = {
         write.idempotency_key: write.job_id or "" for write in rejected_before.values()
     }
-    times = context.chain.wallet.transactions.reverted(job_ids)
+    times = context.chain.account.transactions.reverted(job_ids)
     return {
         effect: times[write.idempotency_key]
         for effect, write in rejected_before.items()
@@ -209,7 +209,7 @@ def _estimates(
     steps = _next_steps(plans, missing)
     if not steps:
         return iter(())
-    estimates = context.chain.wallet.estimate(list(steps.values()))
+    estimates = context.chain.transaction_writer.estimate(list(steps.values()))
     return zip(steps, steps.values(), estimates, strict=True)
 
 

@@ -227,7 +227,7 @@ class Sent:
 @dataclass(frozen=True, slots=True)
 class Mined:
     """A transaction with its receipt. `hash` is of the signature that was mined.
-    `given_up`: this signature does nothing (see Wallet.cancel_with_replacement), so the
+    `given_up`: this signature does nothing (see SentTransactions.cancel_with_replacement), so the
     write is not done. `earned` is what the called contract paid to the sender, in the
     smallest unit of credits. `gas_price_wei` is 0 if the node does not show it.
     """

@@ -142,19 +142,19 @@ def wallet_watched(context: WorkerContext, demand: Demand) -> set[str]:
     """Switch the alarms about the wallet and the contract on and off. Returns the names
     of all alarms that are on.
     """
-    alarms, wallet = context.ledger.alarms, context.chain.wallet
+    alarms, chain = context.ledger.alarms, context.chain
     details_of = {alarm.name: alarm.details for alarm in alarms.all()}
     _store_balance(context, demand.balance_wei)
-    outstanding = wallet.outstanding()
+    outstanding = chain.sent_transactions.outstanding()
     empty_details = details_of.get(AlarmName.WALLET_EMPTY, {})
     needed_wei = max(
-        context.chain.wallet_min_wei, outstanding.cost_wei, _unpaid_wei(empty_details)
+        chain.wallet_min_wei, outstanding.cost_wei, _unpaid_wei(empty_details)
     )
     if demand.balance_wei < needed_wei:
         figures = {"balance_wei": demand.balance_wei, "needed_wei": needed_wei}
         alarms.on(
             AlarmName.WALLET_EMPTY,
-            **{"address": wallet.address, **empty_details, **figures},
+            **{"address": chain.account.address, **empty_details, **figures},
         )
     else:
         alarms.off(AlarmName.WALLET_EMPTY)
@@ -175,7 +175,7 @@ def _store_balance(context: WorkerContext, balance_wei: int) -> None:
     """Store the wallet's balance for the metrics of the ledger: their process calls no
     node.
     """
-    balance = Balance(context.chain.wallet.address, balance_wei)
+    balance = Balance(context.chain.account.address, balance_wei)
     if context.ledger.facts.get(BALANCE) != balance:
         context.ledger.facts.set(BALANCE, balance)
 
@@ -206,7 +206,9 @@ def clear_alarms(context: WorkerContext) -> None:
     The caller has found no transaction that needs a fee above the limit.
     """
     if (
-        _oldest_open(context).seconds(_name(context.chain.wallet.outstanding().oldest))
+        _oldest_open(context).seconds(
+            _name(context.chain.sent_transactions.outstanding().oldest)
+        )
         <= STUCK_S
     ):
         context.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)

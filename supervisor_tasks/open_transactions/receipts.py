@@ -63,11 +63,11 @@ def follow_once(context: WorkerContext) -> bool:
     transaction is open any more. The account is read before the receipts: so a nonce
     that is mined by then has a receipt, or another writer used it.
     """
-    wallet = context.chain.wallet
-    transactions = wallet.open_transactions()
+    sent_transactions = context.chain.sent_transactions
+    transactions = sent_transactions.all()
     if not transactions:
         return False
-    state = wallet.fetch_account_state()
+    state = context.chain.account.fetch_account_state()
     receipts = _receipts(context, transactions)
     confirmed = _confirmed(context, transactions, receipts)
     mined, waiting = list[Mined](), list[Sent]()
@@ -78,14 +78,17 @@ def follow_once(context: WorkerContext) -> bool:
             waiting.append(entry)
     if mined:
         read_s = time.time()
-        reverted = wallet.why_reverted(mined)
+        reverted = sent_transactions.why_reverted(mined)
         _log_results(mined, reverted)
         logs = _logs(confirmed.values())
         events = decode_logs(context.ledger, context.chain.contract, logs)
         changes = [JobChange(entry.job_id, entry.event) for entry in events]
         changes += _statuses_on_chain(context, mined)
         context.ledger.record(
-            *changes, also=lambda connection: wallet.close(connection, mined, reverted)
+            *changes,
+            also=lambda connection: sent_transactions.close(
+                connection, mined, reverted
+            ),
         )
         _trace(context, mined, events, read_s)
         _dispatch_what_follows(context, mined, reverted)

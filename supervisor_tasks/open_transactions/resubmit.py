@@ -15,6 +15,7 @@ from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.transactions import Sent, TransactionStore
 from supervisor_tasks.monitoring.chain_alarms import clear_alarms
+from supervisor_tasks.wallet.account import AccountState
 from supervisor_tasks.wallet.pending_policy import (
     SEND_AGAIN_S,
     UNCLASSIFIED,
@@ -28,7 +29,6 @@ from supervisor_tasks.wallet.pending_policy import (
     stale,
 )
 from supervisor_tasks.wallet.raw_transaction import decode
-from supervisor_tasks.wallet.transaction_writer import AccountState
 
 log = structlog.get_logger()
 
@@ -57,7 +57,6 @@ def resubmit_pending(
     plan: ResubmissionPlan = {kind: [] for kind in PendingAction}
     for entry in waiting:
         plan[decisions[entry.id].action].append(entry)
-    wallet = context.chain.wallet
     _replace(context, plan[PendingAction.REPLACE], decisions, state)
     _cancel_nonces(context, plan[PendingAction.GIVE_UP], state)
     if requests:
@@ -67,11 +66,11 @@ def resubmit_pending(
         context.ledger.facts.clear_if(TRANSACTION_REQUESTS, requests)
     _alarm(context, plan[PendingAction.FEE_CAP_REACHED], state)
     if plan[PendingAction.INSUFFICIENT_FUNDS]:
-        needed_wei = 0
+        account, needed_wei = context.chain.account, 0
         for entry in waiting:
-            if entry.address == wallet.address:
+            if entry.address == account.address:
                 needed_wei += entry.gas * decisions[entry.id].fees.max_fee_wei
-        wallet.alarm_of_empty(state.balance_wei, needed_wei)
+        account.alarm_of_empty(state.balance_wei, needed_wei)
     _send_again(context, waiting, decisions)
     _give_nonces_up(context, plan, state)
     _fill(context, waiting, state)
@@ -83,12 +82,12 @@ def _with_abandoned(
     """These transactions and those that they wait behind, by nonce, although another
     cluster signed them: its fleet is not at work.
     """
-    wallet = context.chain.wallet
-    mine = {entry.nonce for entry in waiting if _is_open(entry, wallet.address, state)}
+    address = context.chain.account.address
+    mine = {entry.nonce for entry in waiting if _is_open(entry, address, state)}
     first = next(_holes(mine, state), None)
     if first is None:
         return waiting
-    left = wallet.abandoned(first, max(mine) - 1)
+    left = context.chain.sent_transactions.abandoned(first, max(mine) - 1)
     return sorted([*waiting, *left], key=lambda entry: entry.nonce)
 
 
@@ -120,12 +119,13 @@ def _decisions(
     """What each transaction needs, by its id. `requests` are the operator's, by the id
     as a text.
     """
-    wallet = context.chain.wallet
-    rules = Rules(context.chain.wallet.bounds, context.chain.stuck_after_s)
-    others = sorted({entry.address for entry in waiting} - {wallet.address})
+    account = context.chain.account
+    rules = Rules(account.bounds, context.chain.stuck_after_s)
+    others = sorted({entry.address for entry in waiting} - {account.address})
+    nonces_of_others = context.chain.sent_transactions.mined_nonces(others)
     mined = {
-        wallet.address: state.mined_nonces,
-        **dict(zip(others, wallet.mined_nonces(others), strict=True)),
+        account.address: state.mined_nonces,
+        **dict(zip(others, nonces_of_others, strict=True)),
     }
     rejected_id, rejected_s = _unclassified_rejection(context, waiting, state)
     rejected_for_s = {rejected_id: rejected_s}
@@ -133,7 +133,7 @@ def _decisions(
     for address, mined_nonces in mined.items():
         entries = [entry for entry in waiting if entry.address == address]
         pending = [
-            _pending(entry, wallet.address, state, rejected_for_s.get(entry.id, 0.0))
+            _pending(entry, account.address, state, rejected_for_s.get(entry.id, 0.0))
             for entry in entries
         ]
         needed = decide_all(
@@ -153,7 +153,7 @@ def _unclassified_rejection(
     """The id of the transaction whose nonce is next, if a node rejects it for an
     UNCLASSIFIED reason, else None; and for how many seconds a node has rejected it.
     """
-    address = context.chain.wallet.address
+    address = context.chain.account.address
     rejected_id = None
     for entry in waiting:
         if (entry.address, entry.nonce) != (address, state.mined_nonces):
@@ -194,7 +194,7 @@ def _replace(
     decisions: Mapping[int, PendingDecision],
     state: AccountState,
 ) -> None:
-    context.chain.wallet.replace(
+    context.chain.sent_transactions.replace(
         [(entry, decisions[entry.id].fees) for entry in entries], state.head
     )
     for entry in entries:
@@ -210,7 +210,9 @@ def _replace(
 def _cancel_nonces(
     context: WorkerContext, entries: Sequence[Sent], state: AccountState
 ) -> None:
-    context.chain.wallet.cancel_with_replacement(entries, state.market, state.head)
+    context.chain.sent_transactions.cancel_with_replacement(
+        entries, state.market, state.head
+    )
     for entry in entries:
         about = {
             "purpose": entry.purpose,
@@ -241,7 +243,7 @@ def _send_again(
             continue
         if _is_due(entry, action) or entry.nonce < highest_after_gap:
             chosen.append(entry)
-    context.chain.wallet.send_again(chosen)
+    context.chain.sent_transactions.send_again(chosen)
 
 
 def _is_due(entry: Sent, action: PendingAction) -> bool:
@@ -257,19 +259,19 @@ def _give_nonces_up(
     """Free the idempotency keys whose nonce another writer's transaction used; their
     writes are sent again with another nonce.
     """
-    wallet, ledger = context.chain.wallet, context.ledger
-    _store_conflicts(wallet.transactions, plan)
+    chain, transactions = context.chain, context.chain.account.transactions
+    _store_conflicts(transactions, plan)
     lost = list[Sent]()
     for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MAX_CERTAIN_TRANSACTIONS]:
-        if wallet.is_confirmed_unmined(entry, state):
+        if chain.sent_transactions.is_confirmed_unmined(entry, state):
             lost.append(entry)
     if not lost:
         return
-    wallet.transactions.mark_foreign([entry.id for entry in lost])
+    transactions.mark_foreign([entry.id for entry in lost])
     shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:LOG_SAMPLE_SIZE]]
-    wallet.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
+    chain.account.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
     log.warning("nonces_lost", nonces=shown, transactions=len(lost))
-    ledger.effects.reschedule_now(
+    context.ledger.effects.reschedule_now(
         [entry.job_id for entry in lost if entry.job_id],
         (EffectKind.REPORT, EffectKind.RETURN_JOB),
     )
@@ -300,11 +302,11 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
     it are sent again. If there are none, a transaction that does nothing is signed and
     sent.
     """
-    wallet = context.chain.wallet
+    account = context.chain.account
     mine = {
         entry.nonce: entry
         for entry in waiting
-        if _is_open(entry, wallet.address, state)
+        if _is_open(entry, account.address, state)
     }
     holes = list(islice(_holes(mine.keys(), state), MAX_CERTAIN_TRANSACTIONS))
     if not holes:
@@ -312,21 +314,21 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
     oldest_s = max(entry.signed_age_s for entry in mine.values())
     if oldest_s < SEND_AGAIN_S:
         return
-    stored = wallet.transactions.at_nonces(wallet.address, holes)
+    stored = account.transactions.at_nonces(account.address, holes)
     signed = {
         nonce: raw
         for nonce, (row_state, _, raw) in stored.items()
         if row_state != "FOREIGN"
     }
-    wallet.broadcast_raw(list(signed.values()))
+    account.broadcast_raw(list(signed.values()))
     for nonce in holes:
         if nonce not in signed:
             log.warning("nonce_filled", nonce=nonce)
-            wallet.fill(nonce)
+            context.chain.transaction_writer.fill(nonce)
 
 
 def _alarm(context: WorkerContext, capped: Sequence[Sent], state: AccountState) -> None:
-    alarms, wallet = context.ledger.alarms, context.chain.wallet
+    alarms, bounds = context.ledger.alarms, context.chain.account.bounds
     if capped:
         first = capped[0]
         alarms.on(
@@ -337,7 +339,7 @@ def _alarm(context: WorkerContext, capped: Sequence[Sent], state: AccountState) 
             address=first.address,
             pays_wei_per_gas=first.fees.max_fee_wei,
             market_wei_per_gas=state.market.least_wei,
-            most_wei_per_gas=wallet.bounds.of(first.gas),
+            most_wei_per_gas=bounds.of(first.gas),
         )
     else:
         clear_alarms(context)

@@ -111,7 +111,7 @@ def _situation(
     offer, memory = context.offer, registrations.memory()
     last_transaction = TransactionStatus()
     if memory.idempotency_key:
-        last_transaction = context.chain.wallet.transactions.fate(
+        last_transaction = context.chain.account.transactions.fate(
             memory.idempotency_key
         )
     on_chain = context.chain.contract.on_offer()
@@ -232,7 +232,7 @@ def _estimated(
         register_call(decision.offer),
         to=context.chain.contract.addresses.providers,
     )
-    gas = context.chain.wallet.estimate([write])[0]
+    gas = context.chain.transaction_writer.estimate([write])[0]
     if not isinstance(gas, int):
         return gas
     return replace(write, gas=gas)
@@ -251,7 +251,7 @@ def _send(
     assert decision.offer is not None  # noqa: S101
     memory = after_sending(situation, decision.offer, write.idempotency_key)
     registrations.keep(replace(memory, tries=memory.tries - 1))
-    context.chain.wallet.send([write])
+    context.chain.transaction_writer.send([write])
     registrations.keep(memory)
     log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
     context.chain.dispatch("collect_receipts")
@@ -326,7 +326,7 @@ def _document(
         situation.machine_labels, offer.operator_labels, offer.labels_override
     )
     return {
-        "address": context.chain.wallet.address,
+        "address": context.chain.account.address,
         "decision": decision.action.value,
         "why": why,
         "measuring": situation.benchmarks.under_way,

@@ -18,6 +18,7 @@ from supervisor_tasks.wallet.fees import Fees
 TAG_BYTES = 8
 TAG_PREFIX = b"sv"  # before a tag: no ledger wrote data without it
 
+FILLER_GAS = 21_000  # of a transaction that does nothing
 DYNAMIC_FEE = 2
 Items = list[int | bytes | list[bytes]]  # of an RLP list
 # of a legacy transaction: this, twice the chain's id, and the parity of the signature

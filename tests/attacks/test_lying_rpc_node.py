@@ -39,7 +39,8 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet import nonces
-from supervisor_tasks.wallet.transaction_writer import FILLER_GAS, TooDearError, Write
+from supervisor_tasks.wallet.raw_transaction import FILLER_GAS
+from supervisor_tasks.wallet.transaction_writer import TooDearError, Write
 from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, refusing_node
 from tests.support.wallet_harness import (
@@ -177,7 +178,7 @@ def dear(chain: Chain, **more: str) -> dict[str, Any]:
 def costs_wei(fleet: ChainHarness) -> list[int]:
     """The most that each signature in the ledger can cost, in wei."""
     return [
-        entry.gas * entry.fees.max_fee_wei for entry in fleet.wallet.open_transactions()
+        entry.gas * entry.fees.max_fee_wei for entry in fleet.sent_transactions.all()
     ]
 
 
@@ -189,16 +190,16 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
         fleet = ChainHarness.of(
             chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI
         )
-        (gas,) = fleet.wallet.estimate([Write("", "claim", CLAIM.encode())])
+        (gas,) = fleet.writer.estimate([Write("", "claim", CLAIM.encode())])
         assert isinstance(gas, int)
         assert gas >= LYING_GAS
-        fleet.wallet.send([Write("claim:1", "claim", CLAIM.encode(), gas=gas)])
+        fleet.writer.send([Write("claim:1", "claim", CLAIM.encode(), gas=gas)])
         assert 0 < max(costs_wei(fleet)) <= MAX_WEI
         for _ in range(5):  # and so do its replacements
-            state = fleet.wallet.fetch_account_state()
-            (entry,) = fleet.wallet.open_transactions()
-            more = fleet.wallet.dearer(entry, state.market)
-            fleet.wallet.replace([(entry, more or entry.fees)], state.head)
+            state = fleet.account.fetch_account_state()
+            (entry,) = fleet.sent_transactions.all()
+            more = fleet.sent_transactions.dearer(entry, state.market)
+            fleet.sent_transactions.replace([(entry, more or entry.fees)], state.head)
             assert max(costs_wei(fleet)) <= MAX_WEI
 
 
@@ -212,12 +213,14 @@ def test_cancel__of_a_transaction_with_little_gas__costs_no_more_than_the_bound(
         fleet = ChainHarness.of(
             chain, provider, engine, Rpc.at(url), most_wei_per_tx=10**15
         )
-        fleet.wallet.send([Write("claim:1", "claim", CLAIM.encode(), gas=1)])
-        entries = fleet.wallet.open_transactions()
+        fleet.writer.send([Write("claim:1", "claim", CLAIM.encode(), gas=1)])
+        entries = fleet.sent_transactions.all()
         assert entries[0].fees.max_fee_wei * FILLER_GAS > 10**15
-        state = fleet.wallet.fetch_account_state()
-        fleet.wallet.cancel_with_replacement(entries, state.market, state.head)
-        (entry,) = fleet.wallet.open_transactions()
+        state = fleet.account.fetch_account_state()
+        fleet.sent_transactions.cancel_with_replacement(
+            entries, state.market, state.head
+        )
+        (entry,) = fleet.sent_transactions.all()
         assert entry.gas == FILLER_GAS
         assert max(costs_wei(fleet)) <= 10**15
 
@@ -234,7 +237,7 @@ def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_s
         )
         large = Write("claim:large", "claim", CLAIM.encode(), gas=LYING_GAS)
         with pytest.raises(TooDearError, match="WALLET_MAX_WEI_PER_TX"):
-            fleet.wallet.send([large, *claims(2)])
+            fleet.writer.send([large, *claims(2)])
         assert AlarmName.TRANSACTION_TOO_DEAR in fleet.alarms()
         assert sorted(key for (key,) in fleet.rows("idempotency_key")) == [
             "claim:0",
@@ -280,16 +283,16 @@ def test_nonce__false_at_one_endpoint__is_not_signed_behind(
     jobs = scheduled_jobs(chain, provider, 2)
     if signed_before:
         honest = ChainHarness.of(chain, provider, engine)
-        honest.wallet.send(claims(1))
+        honest.writer.send(claims(1))
         wait_until(lambda: not honest.follow(), "the claim to be mined", 20.0)
     with node_with_nonces_ahead(chain, 1_000_000) as liar:
         rpc = Endpoints([liar, chain.rpc_url], chain.chain_id)
         fleet = ChainHarness.of(chain, provider, engine, rpc)
-        fleet.wallet.send(claims(2)[1:])
+        fleet.writer.send(claims(2)[1:])
     (nonce,) = [nonce for (nonce,) in fleet.rows("nonce")][signed_before:]
     honest = ChainHarness.of(chain, provider, engine)
     wait_until(lambda: not honest.follow(), "the claim to be mined", 20.0)
-    assert honest.wallet.fetch_account_state().mined_nonces == nonce + 1
+    assert honest.account.fetch_account_state().mined_nonces == nonce + 1
     assert len(known_jobs(honest)) == 1 + signed_before
     assert known_jobs(honest) <= set(jobs)
     assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT not in honest.alarms()
@@ -307,10 +310,10 @@ def test_nonce__only_one_endpoint_answers__is_believed_after_a_while(
     fleet = ChainHarness.of(chain, provider, engine, rpc)
     for _ in range(4):  # time in which no endpoint was asked does not count
         with pytest.raises(RpcUnavailableError, match="expected a second endpoint"):
-            fleet.wallet.send(claims(1))
+            fleet.writer.send(claims(1))
         assert fleet.rows("nonce") == []
         clock.now_s += PATIENCE_S / 3
-    fleet.wallet.send(claims(1))
+    fleet.writer.send(claims(1))
     wait_for_receipts(fleet)
     assert len(fleet.rows("nonce")) == 1
 

@@ -23,8 +23,10 @@ from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.open_transactions.receipts import follow_once
+from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.fees import Bounds
-from supervisor_tasks.wallet.transaction_writer import Wallet, Write
+from supervisor_tasks.wallet.sent_transactions import SentTransactions
+from supervisor_tasks.wallet.transaction_writer import TransactionWriter, Write
 
 DEFINITION = JobDefinition(
     gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
@@ -78,7 +80,9 @@ class ChainHarness:
     """The chain services of a fleet. Tests call them step by step."""
 
     site: WorkerContext
-    wallet: Wallet
+    account: WalletAccount
+    writer: TransactionWriter
+    sent_transactions: SentTransactions
     engine: Engine
     chain: Chain
 
@@ -86,7 +90,7 @@ class ChainHarness:
     def of(
         cls,
         chain: Chain,
-        account: Account,
+        signer: Account,
         engine: Engine,
         rpc: Rpc | None = None,
         *,
@@ -96,20 +100,24 @@ class ChainHarness:
         stuck_after_s: float = 0.2,
         min_wei: int = 0,
     ) -> "ChainHarness":
-        """A fleet with the key of that account and that ledger, whose cluster is `cluster`."""
+        """A fleet with the key of that signer and that ledger, whose cluster is `cluster`."""
         address, rpc = chain.addresses.metascheduler, rpc or Rpc.at(chain.rpc_url)
         ledger = Ledger(engine, cluster, lambda _: None)
         LEDGERS.append(ledger)
         bounds = Bounds(cap_wei, most_wei_per_tx)
-        wallet = Wallet(
-            engine, cluster, rpc, chain.chain_id, address, account.private_key, bounds
+        account = WalletAccount(
+            engine, cluster, rpc, chain.chain_id, signer.private_key, bounds
         )
+        writer = TransactionWriter(account, address)
+        sent_transactions = SentTransactions(account)
         channels = Channels(False, None, verified=False)
         services = ChainServices(
-            contract=Contract(rpc, chain.chain_id, address, wallet.address),
-            wallet=wallet,
+            contract=Contract(rpc, chain.chain_id, address, account.address),
+            account=account,
+            transaction_writer=writer,
+            sent_transactions=sent_transactions,
             job_definitions=JobDefinitions(
-                lambda: channels.open("127.0.0.1:9"), wallet.sign_message
+                lambda: channels.open("127.0.0.1:9"), account.sign_message
             ),
             claim_batch=200,
             claim_max_waiting=1000,
@@ -123,7 +131,9 @@ class ChainHarness:
         ledger.periodic_runs.record("slurm")
         return cls(
             WorkerContext(ledger, GridLogger(channels.open), services, None),
-            wallet,
+            account,
+            writer,
+            sent_transactions,
             engine,
             chain,
         )
@@ -186,14 +196,15 @@ def wait_for_receipts(fleet: ChainHarness) -> None:
     wait_until(all_mined, "all that was sent to be mined", 60.0, 0.05)
 
 
-def sign_again(wallet: Wallet) -> None:
+def sign_again(account: WalletAccount) -> None:
     """Sign each open transaction again with a higher fee."""
-    state = wallet.fetch_account_state()
+    state = account.fetch_account_state()
+    sent_transactions = SentTransactions(account)
     dearer = [
-        (entry, wallet.dearer(entry, state.market) or entry.fees)
-        for entry in wallet.open_transactions()
+        (entry, sent_transactions.dearer(entry, state.market) or entry.fees)
+        for entry in sent_transactions.all()
     ]
-    wallet.replace(dearer, state.head)
+    sent_transactions.replace(dearer, state.head)
 
 
 def claims(number: int, first: int = 0) -> list[Write]:

@@ -66,7 +66,7 @@ def partners(chain: Chain, provider: Account, server: Engine) -> list[ChainHarne
 
 def hold(one: ChainHarness) -> None:
     """As a worker with the wallet's key does at its start."""
-    one.site.ledger.wallets.hold(one.chain.chain_id, one.wallet.address, shared=True)
+    one.site.ledger.wallets.hold(one.chain.chain_id, one.account.address, shared=True)
 
 
 def settle(partners: Collection[ChainHarness]) -> None:
@@ -89,7 +89,7 @@ def test_scan__clusters_that_share_a_wallet__each_job_is_that_of_its_claim(
 ) -> None:
     job_ids = scheduled_jobs(chain, provider, 5)
     for one, number in zip(partners, (2, 3), strict=True):
-        one.wallet.send(claims(number))
+        one.writer.send(claims(number))
         wait_for_receipts(one)
     east, west = owned(partners, job_ids)
     assert (len(east), len(west), east | west) == (2, 3, set(job_ids))
@@ -103,7 +103,7 @@ def test_scan__ledger_of_partners_was_restored__their_tags_tell_whose_claim_it_i
 ) -> None:
     job_ids = scheduled_jobs(chain, provider, 5)
     for one, number in zip(partners, (2, 3), strict=True):
-        one.wallet.send(claims(number))
+        one.writer.send(claims(number))
         wait_for_receipts(one)
     with partners[0].engine.begin() as connection:  # the backup was made before
         connection.execute(text("TRUNCATE transactions, signatures"))
@@ -128,10 +128,10 @@ def test_scan__lost_ledger_that_a_partner_took_over__its_claims_are_that_partner
     job_ids = scheduled_jobs(chain, provider, 1)
     with east.engine.begin() as connection:
         stored = text("UPDATE instance_tags SET tag = :tag WHERE cluster = 'east'")
-        own = east.wallet.transactions.instance_tag()
+        own = east.account.transactions.instance_tag()
         connection.execute(stored, {"tag": TAG})
     lost = ChainHarness.of(chain, provider, east.engine, cluster="east")
-    lost.wallet.send(claims(1))
+    lost.writer.send(claims(1))
     wait_for_receipts(lost)
     with east.engine.begin() as connection:
         connection.execute(stored, {"tag": own})
@@ -146,7 +146,7 @@ def test_scan__cluster_that_gave_up_the_wallet__its_claims_are_the_others(
     """An operator who has renamed a cluster releases the wallet of the former one."""
     east, west = partners
     job_ids = scheduled_jobs(chain, provider, 1)
-    west.wallet.send(claims(1))
+    west.writer.send(claims(1))
     wait_for_receipts(west)
     west.site.ledger.wallets.release()
     assert owned([east], job_ids) == [set(job_ids)]
@@ -171,7 +171,7 @@ def test_scan__cluster_that_gave_up_the_wallet__one_of_the_others_has_its_claim(
     """Two others are left: the renamed one and a partner that was down meanwhile."""
     east, west = partners
     job_ids = scheduled_jobs(chain, provider, 1)
-    west.wallet.send(claims(1))
+    west.writer.send(claims(1))
     wait_for_receipts(west)
     assert owned([west], job_ids) == [set(job_ids)]
     west.site.ledger.wallets.release()
@@ -199,9 +199,9 @@ def test_send__the_partner_has_sent_since_the_count__no_more_are_open_than_told(
     east, west = partners
     scheduled_jobs(chain, provider, 4)
     with held(chain):
-        east.wallet.send(claims(3))
-        assert west.wallet.send(claims(4), most_open={"claim": 4}) == 1
-        assert west.wallet.send(claims(1), most_open={"claim": 4}) == 0
+        east.writer.send(claims(3))
+        assert west.writer.send(claims(4), most_open={"claim": 4}) == 1
+        assert west.writer.send(claims(1), most_open={"claim": 4}) == 0
     settle(partners)
     assert east.states() == ["MINED"] * 4
 
@@ -212,11 +212,11 @@ def test_send__balance_pays_for_the_partners_writes_alone__nothing_is_signed(
     east, west = partners
     scheduled_jobs(chain, provider, 2)
     with held(chain):
-        east.wallet.send(claims(1))
+        east.writer.send(claims(1))
         (cost_wei,) = (gas * price for gas, price in east.rows("gas, max_fee_wei"))
         chain.rpc.call("anvil_setBalance", provider.address, hex(int(cost_wei * 3 / 2)))
         with pytest.raises(WalletEmptyError):
-            west.wallet.send(claims(1))
+            west.writer.send(claims(1))
     settle(partners)
     assert east.states() == ["MINED"]
 
@@ -228,10 +228,10 @@ def test_follow__the_partner_died_before_it_sent__its_bytes_are_sent(
     east, west = partners
     job_ids = scheduled_jobs(chain, provider, 3)
     with held(chain):
-        east.wallet.send(claims(1))
+        east.writer.send(claims(1))
         ((signed,),) = east.rows("hash")
         chain.rpc.call("anvil_dropTransaction", signed)
-        west.wallet.send(claims(2))
+        west.writer.send(claims(2))
     with west.engine.begin() as connection:
         connection.execute(
             text("UPDATE signatures SET signed_at = now() - interval '1 minute'")

@@ -115,7 +115,7 @@ def learn_prices(fleet: ChainHarness) -> None:
 
 
 def sent(fleet: ChainHarness, *writes: Write) -> None:
-    fleet.wallet.send(writes)
+    fleet.writer.send(writes)
     while fleet.follow():
         pass
 

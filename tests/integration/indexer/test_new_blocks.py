@@ -280,7 +280,7 @@ def test_look_at_logs__of_our_own_transaction__leaves_it_to_the_receipt(
     dispatched = Dispatched()
     new_blocks = NewBlocks(fleet.site, NEVER_S, anything_to_claim, dispatched)
     scheduled_jobs(chain, provider, 2)
-    fleet.wallet.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
+    fleet.writer.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
     wait_for_receipts(fleet)
     announce_logs(new_blocks, fleet)
     assert dispatched.tasks == []

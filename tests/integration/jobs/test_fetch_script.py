@@ -163,7 +163,7 @@ def fetching() -> Iterator[Fetching]:
 
         def sign(challenge: bytes) -> bytes:
             here.before_answer()
-            return fleet.wallet.sign_message(challenge)
+            return fleet.account.sign_message(challenge)
 
         fleet = ChainHarness.of(chain, provider, engine)
         services = replace(

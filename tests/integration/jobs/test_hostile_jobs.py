@@ -93,7 +93,9 @@ def hostile_job(
 
 
 def account_of(fleet: ChainHarness) -> Account:
-    return Account(fleet.wallet.address, "0x" + bytes(fleet.wallet._account.key).hex())
+    return Account(
+        fleet.account.address, "0x" + bytes(fleet.account._account.key).hex()
+    )
 
 
 def claimed_by(fleet: ChainHarness) -> None:
@@ -105,7 +107,7 @@ def claimed_by(fleet: ChainHarness) -> None:
 def test_hostile_job__hash_is_no_text__ends_free_with_a_reason_and_others_go_on(
     chain: Chain, fleet: ChainHarness, words: bytes
 ) -> None:
-    bad = hostile_job(chain, fleet.wallet.address, words)
+    bad = hostile_job(chain, fleet.account.address, words)
     (good,) = scheduled_jobs(chain, account_of(fleet), 1)
     claimed_by(fleet)
     jobs = fleet.site.ledger.jobs([bad, good])
@@ -127,7 +129,7 @@ def test_hostile_job__hash_is_no_text__ends_free_with_a_reason_and_others_go_on(
 def test_hostile_job__label_is_no_text__is_claimed_like_any_other(
     chain: Chain, fleet: ChainHarness, words: bytes, field: str
 ) -> None:
-    job_id = hostile_job(chain, fleet.wallet.address, words, field)
+    job_id = hostile_job(chain, fleet.account.address, words, field)
     claimed_by(fleet)
     scan(fleet.site)
     assert fleet.site.ledger.jobs([job_id])[job_id].state is State.CLAIMED

@@ -42,7 +42,9 @@ from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
-from supervisor_tasks.wallet.transaction_writer import Wallet
+from supervisor_tasks.wallet.account import WalletAccount
+from supervisor_tasks.wallet.sent_transactions import SentTransactions
+from supervisor_tasks.wallet.transaction_writer import TransactionWriter
 from tests.support.large_ledger import ACTIVE, SETTLED, fill
 from tests.support.ledger import through
 
@@ -118,10 +120,8 @@ def ledger(engine: Engine) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def wallet(engine: Engine) -> Wallet:
-    return Wallet(
-        engine, CLUSTER, Rpc.at("http://127.0.0.1:9"), 179188, "0x" + "4" * 40, KEY
-    )
+def account(engine: Engine) -> WalletAccount:
+    return WalletAccount(engine, CLUSTER, Rpc.at("http://127.0.0.1:9"), 179188, KEY)
 
 
 @contextmanager
@@ -361,7 +361,7 @@ def benchmark_questions(ledger: Ledger) -> None:
     benchmarks.pricing_digest()
 
 
-FREQUENT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
+FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
     "lease": lambda ledger, _: ledger.effects.lease([EffectKind.POLL_SLURM]),
     "forgotten": lambda ledger, _: ledger.effects.due_without_message(),
     "jobs": lambda ledger, _: ledger.jobs([RUNNING, JobId(f"0x{1:064x}")]),
@@ -476,15 +476,19 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
         ledger
     ).jobs_whose_doubt_is_over(FORK),
     "blocks: take_back": lambda ledger, _: taken_back(ledger),
-    "missing": lambda _, wallet: wallet.missing(["claim:7", "claim:none"]),
-    "open_transactions": lambda _, wallet: wallet.open_transactions(),
-    "abandoned": lambda _, wallet: wallet.abandoned(7, 20),
-    "broadcast": lambda _, wallet: wallet.transactions.broadcast([(RUNNING, None)]),
-    "reverted": lambda _, wallet: wallet.transactions.reverted({"claim:7": RUNNING}),
-    "outstanding": lambda _, wallet: wallet.outstanding(),
-    "open_by_purpose": lambda _, wallet: wallet.open_by_purpose(),
-    "next_nonce": lambda _, wallet: wallet.transactions.next_nonce("0x" + "3" * 40),
-    "at_nonces": lambda _, wallet: wallet.transactions.at_nonces(
+    "missing": lambda _, account: TransactionWriter(account, "").missing(
+        ["claim:7", "claim:none"]
+    ),
+    "sent_transactions": lambda _, account: SentTransactions(account).all(),
+    "abandoned": lambda _, account: SentTransactions(account).abandoned(7, 20),
+    "broadcast": lambda _, account: account.transactions.broadcast([(RUNNING, None)]),
+    "reverted": lambda _, account: account.transactions.reverted({"claim:7": RUNNING}),
+    "outstanding": lambda _, account: SentTransactions(account).outstanding(),
+    "open_by_purpose": lambda _, account: TransactionWriter(
+        account, ""
+    ).open_by_purpose(),
+    "next_nonce": lambda _, account: account.transactions.next_nonce("0x" + "3" * 40),
+    "at_nonces": lambda _, account: account.transactions.at_nonces(
         "0x" + "3" * 40, range(7, 20)
     ),
     "bill of a job": lambda ledger, _: Earnings(ledger.engine, CLUSTER).total(
@@ -493,8 +497,8 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "earned today": lambda ledger, _: Earnings(ledger.engine, CLUSTER).today(),
     "last customer": lambda ledger, _: last_customer(ledger.engine, CLUSTER),
     "last callback": lambda ledger, _: last_callback_age_s(ledger.engine, CLUSTER),
-    "ours": lambda _, wallet: wallet.transactions.ours([RUNNING]),
-    "writers": lambda _, wallet: wallet.transactions.writers([RUNNING]),
+    "ours": lambda _, account: account.transactions.ours([RUNNING]),
+    "writers": lambda _, account: account.transactions.writers([RUNNING]),
 }
 
 
@@ -549,10 +553,10 @@ def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
 
 @pytest.mark.parametrize("name", FREQUENT_QUERIES)
 def test_frequent_query__with_a_million_settled_jobs__reads_only_what_it_needs(
-    name: str, engine: Engine, ledger: Ledger, wallet: Wallet
+    name: str, engine: Engine, ledger: Ledger, account: WalletAccount
 ) -> None:
     with plans(engine) as found:
-        FREQUENT_QUERIES[name](ledger, wallet)
+        FREQUENT_QUERIES[name](ledger, account)
     assert found, "no statement was run"
     assert costly(found) == []
 

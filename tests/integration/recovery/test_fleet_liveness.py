@@ -62,11 +62,11 @@ def test_liveness_evidence__it_wrote_on_chain_lately__is_seen_by_its_tag(
     one, two = engines
     scheduled_jobs(chain, provider, 1)
     other = ChainHarness.of(chain, provider, one)
-    other.wallet.send(claims(1))
+    other.writer.send(claims(1))
     wait_for_receipts(other)
     tag, address = (
         TransactionStore(one, "here", chain.chain_id).instance_tag(),
-        other.wallet.address,
+        other.account.address,
     )
     (sign,) = signs(chain, two, address, tag)
     assert sign.startswith("it wrote on chain ")

@@ -6,7 +6,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -31,8 +31,10 @@ from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.ledger.transactions import Mined
+from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.gas import RevertedError
-from supervisor_tasks.wallet.transaction_writer import Wallet, Write
+from supervisor_tasks.wallet.sent_transactions import SentTransactions
+from supervisor_tasks.wallet.transaction_writer import TransactionWriter, Write
 
 DEFINITION = JobDefinition(
     gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
@@ -78,15 +80,28 @@ def engine(database: Engine) -> Engine:
     return database
 
 
+@dataclass(frozen=True)
+class Wallet:
+    """An account with what writes its new transactions and tends the open ones."""
+
+    account: WalletAccount
+    writer: TransactionWriter
+    sent_transactions: SentTransactions
+
+
 @pytest.fixture
 def wallet(chain: Chain, provider: Account, engine: Engine) -> Wallet:
     return wallet_at(chain.rpc_url, chain, provider, engine)
 
 
 def wallet_at(url: str, chain: Chain, provider: Account, engine: Engine) -> Wallet:
-    address = chain.addresses.metascheduler
+    account = WalletAccount(
+        engine, "here", Rpc.at(url), chain.chain_id, provider.private_key
+    )
     return Wallet(
-        engine, "here", Rpc.at(url), chain.chain_id, address, provider.private_key
+        account,
+        TransactionWriter(account, chain.addresses.metascheduler),
+        SentTransactions(account),
     )
 
 
@@ -109,7 +124,7 @@ def rows(engine: Engine) -> list[tuple[int, str, str]]:
 
 
 def claims(wallet: Wallet, number: int) -> list[Write]:
-    gas = wallet.estimate([Write("", "claim", CLAIM.encode())])[0]
+    gas = wallet.writer.estimate([Write("", "claim", CLAIM.encode())])[0]
     assert isinstance(gas, int)
     return [
         Write(f"claim:{n}", "claim", CLAIM.encode(), gas=gas) for n in range(number)
@@ -117,7 +132,7 @@ def claims(wallet: Wallet, number: int) -> list[Write]:
 
 
 def mined(wallet: Wallet, chain: Chain) -> list[tuple[Mined, dict[str, object]]]:
-    sent = wallet.open_transactions()
+    sent = wallet.sent_transactions.all()
 
     def receipts() -> list[dict[str, object] | None]:
         return chain.rpc.batch(
@@ -137,11 +152,11 @@ def test_send__n_claims__have_consecutive_nonces_and_events_in_receipts(
     chain: Chain, provider: Account, wallet: Wallet, engine: Engine
 ) -> None:
     job_ids = scheduled_jobs(chain, provider, 5)
-    assert wallet.send(claims(wallet, 5)) == 5
+    assert wallet.writer.send(claims(wallet, 5)) == 5
     nonces = [nonce for nonce, _, _ in rows(engine)]
     assert nonces == list(range(nonces[0], nonces[0] + 5))
     contract = Contract(
-        chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address
+        chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.account.address
     )
     happened = [
         entry
@@ -167,9 +182,9 @@ def test_send__idempotency_key_that_is_open__is_not_written_again(
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     writes = claims(wallet, 2)
-    assert wallet.send(writes[:1]) == 1
-    assert wallet.send(writes) == 1
-    assert wallet.send(writes) == 0
+    assert wallet.writer.send(writes[:1]) == 1
+    assert wallet.writer.send(writes) == 1
+    assert wallet.writer.send(writes) == 0
     assert [key for _, key, _ in rows(engine)] == ["claim:0", "claim:1"]
 
 
@@ -210,11 +225,11 @@ def test_send__node_gone_after_the_commit__the_same_bytes_go_out_later(
     scheduled_jobs(chain, provider, 2)
     with proxy_that_cuts(chain, b"eth_sendRawTransaction") as url:
         wallet = wallet_at(url, chain, provider, engine)
-        assert wallet.send(claims(wallet, 2)) == 2
+        assert wallet.writer.send(claims(wallet, 2)) == 2
     assert [state for _, _, state in rows(engine)] == ["SIGNED", "SIGNED"]
     again = wallet_at(chain.rpc_url, chain, provider, engine)  # as after a restart
-    hashes = [entry.hash for entry in again.open_transactions()]
-    again.send_again(again.open_transactions())
+    hashes = [entry.hash for entry in again.sent_transactions.all()]
+    again.sent_transactions.send_again(again.sent_transactions.all())
     results = mined(again, chain)
     assert [result.sent.hash for result, _ in results] == hashes
     assert all(result.success for result, _ in results)
@@ -225,7 +240,7 @@ def test_send__node_unreachable__raises_before_anything_is_signed(
 ) -> None:
     wallet = wallet_at("http://127.0.0.1:9", chain, provider, engine)
     with pytest.raises(RpcUnavailableError):
-        wallet.send([Write("claim:0", "claim", CLAIM.encode(), gas=200_000)])
+        wallet.writer.send([Write("claim:0", "claim", CLAIM.encode(), gas=200_000)])
     assert rows(engine) == []
 
 
@@ -234,7 +249,7 @@ def test_estimate__what_the_contract_would_reject__costs_nothing_and_names_the_e
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
     report = report_call(job_id, StatusUpdate(ChainStatus.FINISHED))
-    answer = wallet.estimate([Write("", "report", report)])[0]
+    answer = wallet.writer.estimate([Write("", "report", report)])[0]
     assert isinstance(answer, RevertedError)
     assert (answer.revert.name, answer.revert.arguments) == (
         "InvalidTransition",
@@ -253,25 +268,25 @@ def test_mined__reverted__is_found_out_and_the_key_may_be_used_again(
         job_id,
         gas=300_000,
     )
-    wallet.send([write])
+    wallet.writer.send([write])
     ((result, _),) = mined(wallet, chain)
     assert not result.success
-    reason = wallet.why_reverted([result])[result.sent.id]
+    reason = wallet.sent_transactions.why_reverted([result])[result.sent.id]
     assert reason.revert.name == "InvalidTransition"
     with engine.begin() as connection:
-        wallet.close(connection, [result], {result.sent.id: reason})
+        wallet.sent_transactions.close(connection, [result], {result.sent.id: reason})
     assert [state for _, _, state in rows(engine)] == ["REVERTED"]
-    assert wallet.missing(["end"]) == {"end"}
-    assert wallet.open_transactions() == []
+    assert wallet.writer.missing(["end"]) == {"end"}
+    assert wallet.sent_transactions.all() == []
 
 
 def test_nonce__another_program_used_the_wallet__goes_on_behind_it(
     chain: Chain, provider: Account, wallet: Wallet, engine: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 3)
-    wallet.send(claims(wallet, 1))
+    wallet.writer.send(claims(wallet, 1))
     chain.send(provider, "MetaScheduler", "claimNextJob")
-    wallet.send([replace(claims(wallet, 1)[0], idempotency_key="later")])
+    wallet.writer.send([replace(claims(wallet, 1)[0], idempotency_key="later")])
     nonces = [nonce for nonce, _, _ in rows(engine)]
     assert nonces[1] == nonces[0] + 2
     assert all(result.success for result, _ in mined(wallet, chain))
@@ -292,7 +307,7 @@ def test_demand__sizes_of_the_queues__in_one_request(
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     contract = Contract(
-        chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address
+        chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.account.address
     )
     demand = contract.demand()
     assert (demand.claimable, demand.cancelling, demand.topped_up, demand.open) == (

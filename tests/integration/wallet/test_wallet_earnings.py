@@ -63,7 +63,7 @@ def coins_of(chain: Chain, provider: Account) -> int:
 
 
 def sent(fleet: ChainHarness, *writes: Write) -> None:
-    fleet.wallet.send(writes)
+    fleet.writer.send(writes)
     while fleet.follow():
         pass
 

@@ -43,8 +43,10 @@ from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.monitoring.chain_alarms import AWAY_S
 from supervisor_tasks.observability.metrics import LedgerMetrics, LedgerReading
 from supervisor_tasks.wallet import nonces
+from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.gas import RevertedError
-from supervisor_tasks.wallet.transaction_writer import Wallet, Write
+from supervisor_tasks.wallet.sent_transactions import SentTransactions
+from supervisor_tasks.wallet.transaction_writer import TransactionWriter, Write
 from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (
@@ -269,7 +271,7 @@ def test_garbage__begins_while_an_endpoint_is_used__nothing_is_lost(
         )
         first._head_s = first._looked_s = time.monotonic()
         fleet = ChainHarness.of(chain, provider, engine, rpc)
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         assert rpc.health()[first.name] is Health.UNREACHABLE
         wait_until(lambda: not fleet.follow(), "the receipt", 60.0, 0.1)
         assert fleet.states() == ["MINED"]
@@ -423,14 +425,14 @@ def test_endpoints__contract_reverts_or_transaction_is_wrong__node_stays_alive(
     with refusing(chain, []) as (_, one), refusing(chain, []) as (asked, two):
         rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
         asked.clear()
-        wallet = ChainHarness.of(chain, provider, engine, rpc).wallet
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
         # there is no job to claim
-        (estimate,) = wallet.estimate([Write("claim", "claim", CLAIM.encode())])
+        (estimate,) = fleet.writer.estimate([Write("claim", "claim", CLAIM.encode())])
         assert isinstance(estimate, RevertedError)
         assert "eth_estimateGas" not in asked
-        wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         # that it is known, the first one says
-        wallet.send_again(wallet.open_transactions())
+        fleet.sent_transactions.send_again(fleet.sent_transactions.all())
         wait_until(
             lambda: asked.count("eth_sendRawTransaction") == 2,
             "both broadcasts to be spread",
@@ -850,7 +852,7 @@ def test_no_endpoint_answers__alarm_until_one_does__and_nothing_is_lost(
     with proxied(chain) as (proxy, url):
         fleet = ChainHarness.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
         with held(chain):
-            fleet.wallet.send(claims(2))
+            fleet.writer.send(claims(2))
             proxy.fault(Fault.REFUSE)
             with pytest.raises(RpcUnavailableError):
                 claim(fleet.site)
@@ -885,11 +887,11 @@ def test_endpoint__lags__is_not_believed(
         rpc = Endpoints([lagging, url, another], CHAIN_ID)
         fleet = ChainHarness.of(chain, provider, engine, rpc)
         wait_until(lambda: _sees_all(rpc), "the endpoints to be compared", 60.0, 0.1)
-        fleet.wallet.send(claims(2))
+        fleet.writer.send(claims(2))
         wait_for_receipts(fleet)
         assert not fleet.follow()
         assert fleet.states() == ["MINED", "MINED"]
-        fleet.wallet.send(claims(1, first=2))
+        fleet.writer.send(claims(1, first=2))
         for one in (proxy, second):
             one.fault(Fault.REFUSE)
         with pytest.raises(RpcUnavailableError, match="behind"):
@@ -921,14 +923,13 @@ def test_chain__without_base_fee__takes_legacy_transactions_and_replacements(
     url = f"http://127.0.0.1:{start_anvil(processes, None, '--hardfork', 'berlin', '--no-mining')}"
     rpc, signer = Rpc.at(url), Signer.create()
     rpc.call("anvil_setBalance", signer.address, hex(10**20))
-    wallet = Wallet(
-        engine, "here", rpc, CHAIN_ID, signer.address, bytes(signer.key).hex()
-    )
-    wallet.send(claims(2))
-    first = wallet.open_transactions()
+    account = WalletAccount(engine, "here", rpc, CHAIN_ID, bytes(signer.key).hex())
+    TransactionWriter(account, signer.address).send(claims(2))
+    sent_transactions = SentTransactions(account)
+    first = sent_transactions.all()
     assert all(entry.fees.legacy for entry in first)
-    sign_again(wallet)
-    again = wallet.open_transactions()
+    sign_again(account)
+    again = sent_transactions.all()
     assert all(
         new.fees.max_fee_wei * 10 >= old.fees.max_fee_wei * 11
         for new, old in zip(again, first, strict=True)
@@ -1012,7 +1013,7 @@ def test_broadcast__two_endpoints__reaches_the_other_one_too(
             endpoint.look()
         before = proxy.passed[Direction.TO_SERVER]
         with held(chain):
-            fleet.wallet.send(claims(40))
+            fleet.writer.send(claims(40))
             sent_bytes = sum(2 * len(raw) for (raw,) in fleet.rows("raw"))
             wait_until(
                 lambda: proxy.passed[Direction.TO_SERVER] - before > sent_bytes,

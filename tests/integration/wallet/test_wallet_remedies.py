@@ -129,7 +129,7 @@ def test_vanished__transactions_that_the_node_dropped__same_bytes_are_sent_again
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     with held(chain):
-        fleet.wallet.send(claims(2))
+        fleet.writer.send(claims(2))
         for (tx_hash,) in fleet.rows("hash"):
             chain.rpc.call("anvil_dropTransaction", tx_hash)
         with fleet.engine.begin() as connection:  # as when the time has passed
@@ -146,7 +146,7 @@ def test_reverted__after_the_fact__names_the_error(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    fleet.wallet.send(
+    fleet.writer.send(
         [
             Write(
                 "end",
@@ -167,7 +167,7 @@ def test_reverted__for_want_of_gas__says_so(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 1)
-    fleet.wallet.send([replace(claims(1)[0], gas=60_000)])
+    fleet.writer.send([replace(claims(1)[0], gas=60_000)])
     settled(fleet)
     assert fleet.rows("state, error") == [
         ("REVERTED", "the contract reverts with OutOfGas(60000)")
@@ -179,7 +179,7 @@ def test_base_fee_jumps__open_transactions__are_signed_again_for_more(
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     with held(chain):
-        fleet.wallet.send(claims(3))
+        fleet.writer.send(claims(3))
         paid = [int(fee) for (fee,) in fleet.rows("max_fee_wei")]
         base_fee(chain, max(paid) * 3)
     assert fleet.follow()
@@ -203,8 +203,8 @@ def test_base_fee_jumps__first_transaction_is_a_stopped_clusters__is_signed_agai
     partner = ChainHarness.of(chain, provider, fleet.engine, cluster="there")
     partner.site.ledger.periodic_runs.record("scan")
     with held(chain):
-        partner.wallet.send(claims(1))
-        fleet.wallet.send(claims(1, first=1))
+        partner.writer.send(claims(1))
+        fleet.writer.send(claims(1, first=1))
         paid = [int(fee) for (fee,) in fleet.rows("max_fee_wei")]
         base_fee(chain, max(paid) * 3)
     wait_until(
@@ -235,10 +235,10 @@ def test_replaced__and_the_first_signature_is_mined__counts(
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     with held(chain):
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         ((first_raw,),) = fleet.rows("raw")
         ((first_hash,),) = fleet.rows("hash")
-        sign_again(fleet.wallet)
+        sign_again(fleet.account)
         ((second_hash,),) = fleet.rows("hash")
         assert second_hash != first_hash
         chain.rpc.call("anvil_dropTransaction", second_hash)
@@ -253,9 +253,9 @@ def test_replaced__first_signature_lost_its_block__is_replaced_by_the_same_bytes
     scheduled_jobs(chain, provider, 1)
     present = "hash, raw, max_fee_wei, priority_fee_wei"
     with held(chain):
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         (first,) = fleet.rows(present)
-        sign_again(fleet.wallet)
+        sign_again(fleet.account)
         (second,) = fleet.rows(present)
         # as it is opened again when the block of the first one is lost
         with fleet.engine.begin() as connection:
@@ -264,7 +264,7 @@ def test_replaced__first_signature_lost_its_block__is_replaced_by_the_same_bytes
                 text(back),
                 dict(zip(("hash", "raw", "most", "tip"), first, strict=True)),
             )
-        sign_again(fleet.wallet)
+        sign_again(fleet.account)
         assert fleet.rows(present) == [second]
         assert fleet.signatures() == 2
     settled(fleet)
@@ -278,7 +278,7 @@ def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
     scheduled_jobs(chain, provider, 1)
     base_fee(chain, GWEI)
     with held(chain):
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         base_fee(chain, 50 * GWEI)
         wait_until(
             lambda: fleet.follow() and AlarmName.TRANSACTION_STUCK in fleet.alarms(),
@@ -315,8 +315,8 @@ def test_node__suggests_no_tip_but_wants_one__gets_one_at_once_at_the_same_fee(
     base_fee(chain, 25 * GWEI)
     with refusing_node(chain, wants_a_tip, {"eth_maxPriorityFeePerGas": "0x0"}) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
-        fleet.wallet.send(claims(1))
-        first = fleet.wallet.open_transactions()[0].fees
+        fleet.writer.send(claims(1))
+        first = fleet.sent_transactions.all()[0].fees
         settled(fleet)
     assert first.priority_fee_wei == 0
     assert fleet.states() == ["MINED"]
@@ -336,8 +336,8 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
         chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None
     ) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
-        fleet.wallet.send([replace(claims(1)[0], idempotency_key="never", gas=GAS + 1)])
-        fleet.wallet.send(claims(1))
+        fleet.writer.send([replace(claims(1)[0], idempotency_key="never", gas=GAS + 1)])
+        fleet.writer.send(claims(1))
         chain.mine(5)
         for _ in range(3):
             fleet.age_transactions()
@@ -348,7 +348,7 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
         settled(fleet)
     assert fleet.states() == ["REVERTED", "MINED"]
     assert "no node took it" in fleet.rows("error")[0][0]
-    assert fleet.wallet.missing(["never"]) == {"never"}
+    assert fleet.writer.missing(["never"]) == {"never"}
 
 
 def test_node__takes_no_transaction_for_a_while__all_are_mined_as_they_were_signed(
@@ -358,7 +358,7 @@ def test_node__takes_no_transaction_for_a_while__all_are_mined_as_they_were_sign
     trouble = ["method handler crashed"]
     with refusing_node(chain, lambda _: trouble[0] if trouble else None) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
-        fleet.wallet.send(claims(3))
+        fleet.writer.send(claims(3))
         chain.mine(5)
         assert fleet.follow()
         _waited(fleet, 2 * GIVEN_UP_AFTER_S)
@@ -387,7 +387,7 @@ def test_fee__above_the_nodes_cap__transaction_is_signed_again_when_it_costs_les
 
     with refusing_node(chain, fee_cap) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         for _ in range(5):
             base_fee(chain, 250 * GWEI)
         fleet.age_transactions()
@@ -405,7 +405,7 @@ def test_base_fee__spikes_beyond_the_balance__same_bytes_are_mined_when_it_falls
     scheduled_jobs(chain, provider, 1)
     base_fee(chain, 25 * GWEI)
     with held(chain):
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         chain.rpc.call("anvil_dropAllTransactions")
         chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
         base_fee(chain, 250 * GWEI)
@@ -439,7 +439,7 @@ def test_signed_in_a_spike__balance_is_too_low__is_signed_again_when_the_fee_fal
     scheduled_jobs(chain, provider, 2)
     base_fee(chain, 250 * GWEI)
     with held(chain):
-        fleet.wallet.send(claims(2))
+        fleet.writer.send(claims(2))
         chain.rpc.call("anvil_dropAllTransactions")
         chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
         base_fee(chain, GWEI)
@@ -454,12 +454,12 @@ def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     with held(chain):
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         for (tx_hash,) in fleet.rows("hash"):
             chain.rpc.call("anvil_dropTransaction", tx_hash)
         chain.rpc.call("anvil_setBalance", provider.address, "0x0")
         with pytest.raises(WalletEmptyError):
-            fleet.wallet.send(claims(2))
+            fleet.writer.send(claims(2))
         assert len(fleet.rows()) == 1
         with fleet.engine.begin() as connection:
             connection.execute(
@@ -483,11 +483,11 @@ def test_balance__enough_for_some__those_are_sent(
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     cost_wei = GAS * (
-        2 * fleet.wallet.fetch_account_state().market.least_wei + 2 * GWEI
+        2 * fleet.account.fetch_account_state().market.least_wei + 2 * GWEI
     )
     chain.rpc.call("anvil_setBalance", provider.address, hex(2 * cost_wei))
     with pytest.raises(WalletEmptyError):
-        fleet.wallet.send(claims(10))
+        fleet.writer.send(claims(10))
     assert 1 <= len(fleet.rows()) < 10
     settled(fleet)
     assert set(fleet.states()) == {"MINED"}
@@ -507,19 +507,19 @@ def test_foreign_writer__took_our_nonce__the_key_is_free_and_used_again(
         gas=GAS,
     )
     with held(chain):
-        fleet.wallet.send([write])
+        fleet.writer.send([write])
         ((tx_hash,),) = [
             row
             for row in fleet.rows("hash")
-            if row[0] == fleet.wallet.open_transactions()[0].hash
+            if row[0] == fleet.sent_transactions.all()[0].hash
         ]
         chain.rpc.call("anvil_dropTransaction", tx_hash)
         foreign(chain, provider)
     wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
     assert fleet.states() == ["MINED", "FOREIGN"]
     assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in fleet.alarms()
-    assert fleet.wallet.missing(["running"]) == {"running"}
-    assert fleet.wallet.send([write]) == 1
+    assert fleet.writer.missing(["running"]) == {"running"}
+    assert fleet.writer.send([write]) == 1
     settled(fleet)
     assert fleet.states() == ["MINED", "FOREIGN", "MINED"]
     assert chain.job(job_id).status is ChainStatus.RUNNING
@@ -541,20 +541,18 @@ def test_foreign_writer__its_block_is_lost__the_nonce_is_filled(
         gas=GAS,
     )
     with held(chain):
-        fleet.wallet.send([write])
-        chain.rpc.call(
-            "anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash
-        )
+        fleet.writer.send([write])
+        chain.rpc.call("anvil_dropTransaction", fleet.sent_transactions.all()[0].hash)
         foreign(chain, provider)
     wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
     if written_before:
-        assert fleet.wallet.send([write]) == 1
+        assert fleet.writer.send([write]) == 1
         settled(fleet)
     chain.rpc.call("anvil_reorg", chain.block_number() - fork, [])
     with fleet.engine.begin() as connection:
         fleet.site.chain.blocks.take_back(connection, fork)  # as the scan does
     if not written_before:
-        assert fleet.wallet.send([write]) == 1
+        assert fleet.writer.send([write]) == 1
     with fleet.engine.begin() as connection:
         connection.execute(
             text("UPDATE signatures SET signed_at = now() - interval '1 minute'")
@@ -582,7 +580,7 @@ def test_nonce_gap__first_transaction_dropped__is_sent_again_and_all_mined(
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     with held(chain):
-        fleet.wallet.send(claims(3))
+        fleet.writer.send(claims(3))
         ((first,), *_) = fleet.rows("hash")
         chain.rpc.call("anvil_dropTransaction", first)
     assert chain.rpc.call("eth_getTransactionReceipt", first) is None
@@ -601,10 +599,10 @@ def _claimed_behind_a_gap(
     transaction has. Returns the first of them.
     """
     scheduled_jobs(chain, provider, 1)
-    nonce = fleet.wallet.fetch_account_state().mined_nonces
+    nonce = fleet.account.fetch_account_state().mined_nonces
     chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + gap))
     with held(chain):
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         chain.rpc.call("anvil_setNonce", provider.address, hex(nonce))
         chain.rpc.call("anvil_dropAllTransactions")
     fleet.age_transactions()
@@ -666,7 +664,7 @@ def test_former_key__open_transaction__is_followed_and_never_signed_again(
     scheduled_jobs(chain, provider, 2)
     other = chain.new_account()
     with held(chain):
-        fleet.wallet.send(claims(2))
+        fleet.writer.send(claims(2))
         chain.rpc.call("anvil_dropAllTransactions")
         later = ChainHarness.of(chain, other, fleet.engine)
         with fleet.engine.begin() as connection:
@@ -731,7 +729,7 @@ def test_two_ledgers__the_same_claim_at_the_same_nonce__is_signed_differently(
     with held(chain):
         for engine in engines:
             fleet = ChainHarness.of(chain, provider, engine)
-            fleet.wallet.send(claims(1))
+            fleet.writer.send(claims(1))
             hashes.add(fleet.rows("nonce, hash")[0])
         chain.rpc.call("anvil_dropAllTransactions")
     assert len({nonce for nonce, _ in hashes}) == 1
@@ -747,10 +745,10 @@ def test_follow__600_open_transactions__takes_few_requests(
         writes = [
             Write(f"n:{n}", "claim", CLAIM.encode(), gas=30_000) for n in range(600)
         ]
-        assert fleet.wallet.send(writes) == 600
+        assert fleet.writer.send(writes) == 600
         posts = []
-        inner = fleet.wallet._rpc._post
-        fleet.wallet._rpc._post = lambda calls: posts.append(len(calls)) or inner(calls)  # type: ignore[method-assign, func-returns-value]
+        inner = fleet.account.rpc._post
+        fleet.account.rpc._post = lambda calls: posts.append(len(calls)) or inner(calls)  # type: ignore[method-assign, func-returns-value]
         fleet.follow()
         assert len(posts) <= 10
         assert max(posts) <= 100

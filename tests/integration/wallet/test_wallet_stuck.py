@@ -108,7 +108,7 @@ def started(fleet: ChainHarness, provider: Account) -> JobId:
 
 
 def provider_of(fleet: ChainHarness) -> Account:
-    return Account(fleet.wallet.address, "")
+    return Account(fleet.account.address, "")
 
 
 def execute(fleet: ChainHarness, statement: str) -> None:
@@ -148,7 +148,7 @@ def test_reverted__job_is_not_on_the_contract__delays_no_other(
         lost,
         gas=GAS,
     )
-    fleet.wallet.send([end, *claims(1)])
+    fleet.writer.send([end, *claims(1)])
     settled(fleet)
     assert fleet.states() == ["REVERTED", "MINED"]
 
@@ -277,7 +277,7 @@ def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.wallet.transactions.instance_tag())[
+    claims_next = append_tag(CLAIM.encode(), fleet.account.transactions.instance_tag())[
         2:
     ].ljust(64, "0")
     with broken_for(chain, claims_next, "fe", at="00"):
@@ -297,7 +297,7 @@ def test_claim__refused_at_the_estimate__the_operator_is_called_a_minute_later(
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.wallet.transactions.instance_tag())[
+    claims_next = append_tag(CLAIM.encode(), fleet.account.transactions.instance_tag())[
         2:
     ].ljust(64, "0")
     with broken_for(chain, claims_next, REFUSED, at="00"):
@@ -337,13 +337,13 @@ def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_key_freed
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with gas_limit(chain, 8_000_000):
-        fleet.wallet.send([replace(claims(1)[0], idempotency_key="never", gas=gas)])
-        fleet.wallet.send(claims(1))
+        fleet.writer.send([replace(claims(1)[0], idempotency_key="never", gas=gas)])
+        fleet.writer.send(claims(1))
         assert fleet.states() == ["SIGNED", "SENT"]
         settled(fleet)
     assert fleet.states() == ["REVERTED", "MINED"]
     assert "no node took it" in fleet.rows("error")[0][0]
-    assert fleet.wallet.missing(["never"]) == {"never"}
+    assert fleet.writer.missing(["never"]) == {"never"}
     assert fleet.alarms() == set()
 
 
@@ -352,15 +352,13 @@ def test_transaction__given_up_and_mined_all_the_same__counts(
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
-        fleet.wallet.send(claims(1))
+        fleet.writer.send(claims(1))
         ((raw, first_hash),) = fleet.rows("raw, hash")
-        state = fleet.wallet.fetch_account_state()
-        fleet.wallet.cancel_with_replacement(
-            fleet.wallet.open_transactions(), state.market, state.head
+        state = fleet.account.fetch_account_state()
+        fleet.sent_transactions.cancel_with_replacement(
+            fleet.sent_transactions.all(), state.market, state.head
         )
-        chain.rpc.call(
-            "anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash
-        )
+        chain.rpc.call("anvil_dropTransaction", fleet.sent_transactions.all()[0].hash)
         chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(raw).hex())
     settled(fleet)
     assert fleet.rows("state, hash") == [("MINED", first_hash)]
@@ -371,9 +369,9 @@ def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 2)
     with held(chain):
-        fleet.wallet.send(claims(2))
+        fleet.writer.send(claims(2))
         most = max(int(fee) for (fee,) in fleet.rows("max_fee_wei"))
-        chain.rpc.call("anvil_setBalance", fleet.wallet.address, hex(GAS * most - 1))
+        chain.rpc.call("anvil_setBalance", fleet.account.address, hex(GAS * most - 1))
         chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(3 * most))
         chain.mine()
         wait_until(
@@ -383,7 +381,7 @@ def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(
             0.1,
         )
         assert fleet.signatures() == 2
-        chain.rpc.call("anvil_setBalance", fleet.wallet.address, hex(10**20))
+        chain.rpc.call("anvil_setBalance", fleet.account.address, hex(10**20))
         wait_until(
             lambda: fleet.follow() and fleet.signatures() == 4,
             "what was paid for to be signed again",
@@ -411,7 +409,7 @@ def test_report__three_jobs_end_and_the_wallet_is_empty__follow_after_a_deposit(
             *(JobChange(job_id, event) for event in (*begun, ended))
         )
     signed = fleet.signatures()
-    chain.rpc.call("anvil_setBalance", fleet.wallet.address, "0x0")
+    chain.rpc.call("anvil_setBalance", fleet.account.address, "0x0")
     for _ in range(3):
         due(fleet)
         report(fleet.site)
@@ -420,7 +418,7 @@ def test_report__three_jobs_end_and_the_wallet_is_empty__follow_after_a_deposit(
     with fleet.engine.connect() as connection:
         parked = "SELECT count(*) FROM effects WHERE parked_at IS NOT NULL"
         assert connection.scalar(text(parked)) == 0
-    chain.rpc.call("anvil_setBalance", fleet.wallet.address, hex(10**20))
+    chain.rpc.call("anvil_setBalance", fleet.account.address, hex(10**20))
     reported(fleet)
     statuses = {chain.job(job_id).status for job_id in job_ids}
     assert statuses == {ChainStatus.FINISHED}
@@ -456,17 +454,17 @@ def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(
     chain: Chain, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
-    fleet.wallet.send(claims(1))
+    fleet.writer.send(claims(1))
     execute(
         fleet,
         """INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)
         SELECT '0x' || lpad(to_hex(n), 64, '0'), id, raw, 1, 1, 0 FROM transactions, generate_series(1, 150) AS n""",
     )
-    (sent,) = fleet.wallet.open_transactions()
+    (sent,) = fleet.sent_transactions.all()
     assert len(sent.hashes) == 151
     assert sent.hashes[0] == sent.hash
-    assert not fleet.wallet.is_confirmed_unmined(
-        sent, fleet.wallet.fetch_account_state()
+    assert not fleet.sent_transactions.is_confirmed_unmined(
+        sent, fleet.account.fetch_account_state()
     )
 
 
@@ -474,8 +472,8 @@ def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(
     chain: Chain, fleet: ChainHarness
 ) -> None:
     with held(chain):
-        fleet.wallet.send(claims(1))
-        fleet.wallet.transactions.broadcast([(fleet.rows("hash")[0][0], HOSTILE)])
+        fleet.writer.send(claims(1))
+        fleet.account.transactions.broadcast([(fleet.rows("hash")[0][0], HOSTILE)])
         assert fleet.rows("error") == [("no\\x00 \\ud800 at all",)]
     fleet.site.ledger.alarms.on(
         AlarmName.CHAIN_NOT_ANSWERING, error=HOSTILE, nodes={HOSTILE: [HOSTILE, 7]}
@@ -490,7 +488,7 @@ def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(
 
 def open_one(fleet: ChainHarness) -> int:
     """A claim that waits to be mined; its id."""
-    fleet.wallet.send(claims(1))
+    fleet.writer.send(claims(1))
     ((row_id,),) = fleet.rows("id")
     assert isinstance(row_id, int)
     return row_id
@@ -520,7 +518,7 @@ def test_request__of_another_release__is_logged_and_holds_up_no_other(
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 2)
     with held(chain):
-        fleet.wallet.send(claims(2))
+        fleet.writer.send(claims(2))
         (first,), (second,) = fleet.rows("id")
         request_of_transaction(fleet.site.ledger, first, "of_another_release")
         request_of_transaction(fleet.site.ledger, second, "bump")
@@ -569,7 +567,7 @@ def test_cancel__requested__an_empty_transaction_is_mined_and_the_key_freed(
         assert fleet.signatures() == 2
     settled(fleet)
     assert fleet.states() == ["REVERTED"]
-    assert fleet.wallet.missing(["claim:0"]) == {"claim:0"}
-    fleet.wallet.send(claims(1))
+    assert fleet.writer.missing(["claim:0"]) == {"claim:0"}
+    fleet.writer.send(claims(1))
     settled(fleet)
     assert fleet.states() == ["REVERTED", "MINED"]
