@@ -41,7 +41,7 @@ from grpc_callbacks.callback_writer import (
 from grpc_callbacks.room import CallbackOrigin
 from grpc_callbacks.server import REPORTER_SERVICE
 from grpc_callbacks.validation import CallbackPayload
-from plugins.reporter import HEARTBEAT_SERVICE
+from plugins.delivery import HEARTBEAT_SERVICE
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.heartbeats import REPORTER, continuous_since_key
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS

@@ -25,7 +25,7 @@ from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
-from plugins.reporter import HEARTBEAT_SERVICE
+from plugins.delivery import HEARTBEAT_SERVICE
 from protos.supervisor.v1alpha1.supervisor_pb2 import (
     JOB_STATUS_FAILED,
     JOB_STATUS_RUNNING,
