@@ -541,7 +541,7 @@ def test_retry__of_a_job_or_all__retries_what_is_parked(
         "found nothing parked"
         in run("job", "retry", job_id(2), "--yes", status=1).stderr
     )
-    assert "expected one of" in run("job", "retry", status=2).stderr
+    assert "found 0 of JOB" in run("job", "retry", status=2).stderr
 
 
 def test_cancel__in_slurm__slurm_ends_it_and_its_minutes_are_billed(
