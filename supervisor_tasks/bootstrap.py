@@ -47,12 +47,15 @@ from supervisor_tasks.observability.traces import tracer_of
 from supervisor_tasks.provider.offer import USUAL_PRICES, price_warnings
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.certificates import CertificateAuthority, authority_key
-from supervisor_tasks.slurm.cluster import Cluster, Paths, over_ssh
+from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.interface import NodeQuery, SlurmCluster
+from supervisor_tasks.slurm.login_node import Paths
 from supervisor_tasks.slurm.node_query import Nodes
-from supervisor_tasks.slurm.rest import RestAccess, RestCluster, RestNodes
+from supervisor_tasks.slurm.rest import RestCluster
+from supervisor_tasks.slurm.rest_access import RestAccess
 from supervisor_tasks.slurm.rest_client import RestClient
+from supervisor_tasks.slurm.rest_nodes import RestNodes
 from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import CONNECT_TIMEOUT_S, Keys, Ssh, load_key
 from supervisor_tasks.wallet.account import WalletAccount

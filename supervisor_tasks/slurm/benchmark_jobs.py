@@ -16,10 +16,11 @@ from supervisor_tasks.benchmarking.model import (
 )
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.slurm.cluster import Cluster, new_delimiter
+from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.interface import CLOCKS_DIFFER_S
 from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.login_node import new_delimiter
 from supervisor_tasks.slurm.parsers import (
     CommandAnswer,
     JobRecord,

@@ -2,7 +2,6 @@
 docstring says otherwise.
 """
 
-import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -43,6 +42,7 @@ from supervisor_tasks.slurm.job_matching import (
     listed_record,
     match_jobs,
 )
+from supervisor_tasks.slurm.login_node import Paths, new_delimiter
 from supervisor_tasks.slurm.not_started import (
     accounted_end_question,
     accounted_ends,
@@ -123,19 +123,6 @@ class ClocksDifferError(TransientError):
             f"expected at most {CLOCKS_APART_S} s. If the login nodes behind {address} show the same time, "
             f"a start-up file of {user} prints a false one; else start chrony or ntpd on them"
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paths:
-    """Where the site keeps SLURM's commands. `sacct` is None at a site without
-    accounting.
-    """
-
-    sbatch: str
-    scancel: str
-    scontrol: str
-    squeue: str
-    sacct: str | None
 
 
 @dataclass(slots=True)
@@ -846,10 +833,3 @@ def _ids_to_read(suspects: Iterable[Sequence[SqueueRow]]) -> list[SlurmId]:
         if len(rows) <= MAX_SCRIPTS:
             slurm_ids |= dict.fromkeys(row.slurm_id for row in rows)
     return list(slurm_ids)
-
-
-def new_delimiter() -> str:
-    """Return a random delimiter, which cannot be guessed, to separate the parts of one
-    answer.
-    """
-    return secrets.token_hex(16)

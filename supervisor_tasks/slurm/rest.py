@@ -14,7 +14,6 @@ MaxMemPerCPU (the settings have them), the next job id, and the customers' homes
 one of these would be the proof, the operator decides.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +34,6 @@ from supervisor_tasks.slurm.guarded_command import (
     LoginClock,
     TooLateError,
 )
-from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
     Controller,
@@ -57,9 +55,7 @@ from supervisor_tasks.slurm.parsers import (
     SlurmRejectedError,
     SlurmUnavailableError,
 )
-from supervisor_tasks.slurm.rest_answers import RestAnswer
-from supervisor_tasks.slurm.rest_client import RestClient
-from supervisor_tasks.slurm.rest_tokens import TokenMint
+from supervisor_tasks.slurm.rest_access import RestAccess
 from supervisor_tasks.slurm.script_matching import ScriptSearch, has_job_name
 from supervisor_tasks.slurm.size import SiteChoice, Size
 from supervisor_tasks.slurm.squeue import SqueueRow
@@ -68,11 +64,8 @@ from supervisor_tasks.slurm.submit_token import expires_s, with_token
 
 log = structlog.get_logger()
 
-QUESTION_TIMEOUT_S = 30.0
 # with a longer wait, the worker learns late that slurmctld is back
 CONTROLLER_TIMEOUT_S = 15.0
-# of a question or order that is safe to run twice; our clock may be wrong by minutes
-TOKEN_FOR_S = 600
 CLOCK_KNOWN_FOR_S = 60.0
 # jobs that are asked for one by one; for more, the whole list is smaller work
 ASKED_ALONE = 16
@@ -86,46 +79,6 @@ class _KnownClock:
     """The last reading of slurmctld's clock by this process."""
 
     clock: LoginClock | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestAccess:
-    """Questions and orders to one slurmrestd. `admin` is the Linux user (SlurmUser or
-    an operator) who sees and changes all jobs.
-    """
-
-    client: RestClient
-    mint: TokenMint
-    admin: str
-
-    def ask(
-        self, path: str, timeout_s: float = QUESTION_TIMEOUT_S
-    ) -> Mapping[str, Any]:
-        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRejectedError where
-        SLURM rejected.
-        """
-        return rest_answers.require_answer(
-            self.order("GET", path, timeout_s=timeout_s), f"GET {path}"
-        )
-
-    def order(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        timeout_s: float = QUESTION_TIMEOUT_S,
-    ) -> RestAnswer:
-        """Send a request that is safe to run twice, as the admin. Raises
-        SlurmUnavailableError when no answer came.
-        """
-        now_s = int(time.time())
-        token = self.mint.token(self.admin, now_s, now_s + TOKEN_FOR_S)
-        try:
-            return self.client.request(
-                method, path, self.admin, token, body=body, timeout_s=timeout_s
-            )
-        except OutcomeUnknownError as error:
-            raise SlurmUnavailableError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -587,24 +540,4 @@ class RestCluster:
     def _change(self, slurm_id: SlurmId, body: Mapping[str, Any]) -> None:
         rest_answers.require_success(
             self.access.order("POST", f"job/{slurm_id}", body), "update"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestNodes:
-    """The nodes of a partition over slurmrestd. With `unresponsive`
-    (BENCHMARK_UNRESPONSIVE), nodes that do not work count too. Threads may share it.
-    """
-
-    access: RestAccess
-    partition: str
-    unresponsive: bool = False
-
-    def specs(self) -> PartitionHardware:
-        """Return the hardware that counts, in two requests. Raises
-        SlurmUnavailableError; retry later.
-        """
-        partitions, nodes = self.access.ask("partitions"), self.access.ask("nodes")
-        return rest_answers.partition_hardware(
-            partitions, nodes, self.partition, unresponsive=self.unresponsive
         )

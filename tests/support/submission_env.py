@@ -35,12 +35,15 @@ from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, State
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.slurm.cluster import Cluster, Paths, over_ssh
+from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.interface import SlurmCluster
+from supervisor_tasks.slurm.login_node import Paths
 from supervisor_tasks.slurm.node_query import Nodes
-from supervisor_tasks.slurm.rest import RestAccess, RestCluster, RestNodes
+from supervisor_tasks.slurm.rest import RestCluster
+from supervisor_tasks.slurm.rest_access import RestAccess
 from supervisor_tasks.slurm.rest_client import RestClient
+from supervisor_tasks.slurm.rest_nodes import RestNodes
 from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.support.carrying import carry_out

@@ -41,7 +41,7 @@ from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
 from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
-from supervisor_tasks.slurm.rest import RestNodes
+from supervisor_tasks.slurm.rest_nodes import RestNodes
 from tests.support.commands import supervisor
 from tests.support.ledger import emptied
 from tests.support.submission_env import (

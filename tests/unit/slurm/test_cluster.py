@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
-from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.commands import script_header
 from supervisor_tasks.slurm.guarded_command import LoginClock
+from supervisor_tasks.slurm.login_node import Paths
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs

@@ -13,7 +13,8 @@ from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
-from supervisor_tasks.slurm.rest import RestAccess, RestCluster
+from supervisor_tasks.slurm.rest import RestCluster
+from supervisor_tasks.slurm.rest_access import RestAccess
 from supervisor_tasks.slurm.rest_answers import RestAnswer, clock_s
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_tokens import TokenMint
