@@ -49,8 +49,8 @@ from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.certificates import CertificateAuthority, authority_key
 from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.homes import Homes
-from supervisor_tasks.slurm.interface import NodeQuery, SlurmCluster
-from supervisor_tasks.slurm.login_node import Paths
+from supervisor_tasks.slurm.interface import NodeQuery, SlurmCluster, SlurmSettings
+from supervisor_tasks.slurm.login_node import LoginNode, Paths
 from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.rest_access import RestAccess
@@ -299,27 +299,33 @@ def _ssh_keys(settings: Settings) -> Keys:
     ).key_for
 
 
+def _slurm_settings(settings: Settings) -> SlurmSettings:
+    return SlurmSettings(
+        partition=settings.slurm_partition,
+        public_address=settings.public_address,
+        message_timeout_s=settings.slurm_message_timeout_s,
+        compares_sizes=settings.slurm_compare_sizes,
+        submit_key=_text_of(settings.slurm_submit_key),
+    )
+
+
 def _over_rest(settings: Settings, connect_timeout_s: float) -> SlurmServices:
     mint = TokenMint(b64decode(_required(settings.slurm_jwt_key).get_secret_value()))
     client = RestClient(
         _required(settings.slurmrestd_url), settings.slurmrestd_ca, connect_timeout_s
     )
     access = RestAccess(client=client, mint=mint, admin=settings.slurm_jwt_admin_user)
-    cluster = RestCluster(
-        access=access,
-        partition=settings.slurm_partition,
-        public_address=settings.public_address,
+    cluster = RestCluster.of(
+        access,
+        _slurm_settings(settings),
         home=settings.slurm_job_home,
         environment=settings.slurm_job_environment,
-        message_timeout_s=settings.slurm_message_timeout_s,
-        compares_sizes=settings.slurm_compare_sizes,
-        submit_key=_text_of(settings.slurm_submit_key),
         min_job_age_s=settings.slurm_min_job_age_s,
         max_memory_per_cpu_mb=settings.slurm_max_memory_per_cpu_mb,
     )
     nodes = RestNodes(
         access=access,
-        partition=cluster.partition,
+        partition=settings.slurm_partition,
         unresponsive=settings.benchmark_unresponsive,
     )
     return _services(settings, cluster, nodes)
@@ -350,31 +356,31 @@ def slurm_services(
         squeue=settings.slurm_squeue_path,
         sacct=settings.slurm_sacct_path if settings.slurm_accounting else None,
     )
-    cluster = Cluster(
+    login_node = LoginNode(
         ssh=Ssh(
             _required(settings.slurm_ssh_address),
             _ssh_keys(settings),
             settings.slurm_ssh_known_hosts,
             connect_timeout_s,
         ),
-        paths=paths,
         admin=_required(settings.slurm_ssh_admin_user),
-        partition=settings.slurm_partition,
-        public_address=settings.public_address,
-        message_timeout_s=settings.slurm_message_timeout_s,
-        compares_sizes=settings.slurm_compare_sizes,
-        homes=Homes(
-            shared_allowed=settings.allow_shared_homes_where_customers_can_run_code_as_each_other
-        ),
+        paths=paths,
+    )
+    homes = Homes(
+        shared_allowed=settings.allow_shared_homes_where_customers_can_run_code_as_each_other
+    )
+    cluster = Cluster.of(
+        login_node,
+        _slurm_settings(settings),
+        homes=homes,
         environment_file=settings.slurm_environment_file,
-        submit_key=_text_of(settings.slurm_submit_key),
     )
     nodes = Nodes(
-        ssh=cluster.ssh,
-        admin=cluster.admin,
+        ssh=login_node.ssh,
+        admin=login_node.admin,
         scontrol=paths.scontrol,
         sinfo=settings.slurm_sinfo_path,
-        partition=cluster.partition,
+        partition=settings.slurm_partition,
         unresponsive=settings.benchmark_unresponsive,
     )
     return _services(settings, cluster, nodes)

@@ -138,7 +138,7 @@ class Examined:
             return slurm_services(self.settings, connect_timeout_s=CONNECT_S)
         self.require_ssh()
         services = slurm_services(self.settings, connect_timeout_s=CONNECT_S)
-        login_node = over_ssh(services.cluster)
+        login_node = over_ssh(services.cluster).login_node
         login_node.ssh.run(login_node.admin, ["true"], timeout_s=CONNECT_S)
         return services
 
@@ -146,7 +146,7 @@ class Examined:
         services = self.slurm.needed()
         user = Address(self.customer or self._last_customer())
         services.cluster.require_own_home(user)
-        answer = over_ssh(services.cluster).ssh.ask(user, ["true"])
+        answer = over_ssh(services.cluster).login_node.ssh.ask(user, ["true"])
         if answer.status != 0:
             said = answer.stderr.strip() or answer.stdout.strip()
             raise PermanentError(

@@ -94,7 +94,7 @@ def admin_login(shared: Examined) -> Iterator[Finding]:
     shared.require_ssh()
     yield green(
         "SSH login of the admin",
-        f"{over_ssh(shared.slurm.get().cluster).admin} may log in",
+        f"{over_ssh(shared.slurm.get().cluster).login_node.admin} may log in",
     )
 
 
@@ -108,7 +108,7 @@ def version(name: str, shared: Examined) -> Iterator[Finding]:
     """Whether a SLURM command is there, and its version."""
     if name == "sacct" and not shared.settings.slurm_accounting:
         raise NotTriedError("SLURM_ACCOUNTING is false")
-    login_node = over_ssh(shared.slurm.needed().cluster)
+    login_node = over_ssh(shared.slurm.needed().cluster).login_node
     path = getattr(shared.settings, f"slurm_{name}_path")
     answer = login_node.ssh.run(
         login_node.admin, [path, "--version"], timeout_s=COMMAND_S
@@ -143,7 +143,7 @@ def _known_cluster(shared: Examined) -> str | None:
 
 def accounting(shared: Examined) -> Iterator[Finding]:
     """Whether accounting answers where it is asked, and is asked where it exists."""
-    login_node = over_ssh(shared.slurm.needed().cluster)
+    login_node = over_ssh(shared.slurm.needed().cluster).login_node
     asked = shared.settings.slurm_accounting
     unused = shared.controller.needed().accounting_unused
     status, stderr = 0, ""
@@ -165,7 +165,7 @@ def nodes(shared: Examined) -> Iterator[Finding]:
     shared.controller.needed()
     found = services.nodes.specs()
     yield nodes_verdict(
-        len(found.nodes), services.cluster.partition, len(found.left_out)
+        len(found.nodes), services.cluster.settings.partition, len(found.left_out)
     )
 
 
@@ -180,7 +180,7 @@ def job_submit(shared: Examined) -> Iterator[Finding]:
         raise NotTriedError(
             "SLURM_SUBMIT_KEY is not set here: the site does not use it, or the slurm worker has it"
         )
-    login_node, user = over_ssh(shared.slurm.needed().cluster), shared.login.needed()
+    cluster, user = over_ssh(shared.slurm.needed().cluster), shared.login.needed()
     shared.controller.needed()
     words = (
         "--test-only",
@@ -189,8 +189,12 @@ def job_submit(shared: Examined) -> Iterator[Finding]:
         "--job-name=supervisor-doctor",
         "--wrap=true",
     )
-    argv = [login_node.paths.sbatch, f"--partition={login_node.partition}", *words]
-    answer = login_node.ssh.ask(user, argv)
+    argv = [
+        cluster.login_node.paths.sbatch,
+        f"--partition={cluster.settings.partition}",
+        *words,
+    ]
+    answer = cluster.login_node.ssh.ask(user, argv)
     yield job_submit_verdict(answer.status, answer.stderr)
 
 
@@ -204,7 +208,7 @@ def controller_clock(shared: Examined) -> Iterator[Finding]:
     """How far slurmctld's clock is from ours, by its answer to `scontrol show
     config`.
     """
-    login_node = over_ssh(shared.slurm.needed().cluster)
+    login_node = over_ssh(shared.slurm.needed().cluster).login_node
     shared.controller.needed()
     asked_s = time.time()
     argv = commands.show_config(login_node.paths.scontrol)

@@ -87,6 +87,6 @@ def _cancel_all(context: WorkerContext, job: Job, records: Sequence[JobRecord]) 
         row = listed.get(record.slurm_id)
         if row is None:
             continue
-        is_ours = without_token(row.comment) == comment(cluster.public_address)
-        if is_ours or not cluster.submit_key:
+        is_ours = without_token(row.comment) == comment(cluster.settings.public_address)
+        if is_ours or not cluster.settings.submit_key:
             cluster.cancel(record.slurm_id, job.customer)

@@ -63,7 +63,8 @@ def _put_back_in_slurm(
     whether the job must be cancelled.
     """
     cluster = context.slurm.cluster
-    paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
+    settings = cluster.settings
+    paid = paid_for(job, settings.partition, compares_sizes=settings.compares_sizes)
     found = excesses_except(excesses(size, paid), TIME_LIMIT)
     if not found:
         return False

@@ -122,8 +122,8 @@ def _has_a_size(seen: JobRecord) -> bool:
 
 
 def _paid(context: WorkerContext, job: Job, seen: JobRecord) -> Paid:
-    cluster = context.slurm.cluster
-    paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
+    settings = context.slurm.cluster.settings
+    paid = paid_for(job, settings.partition, compares_sizes=settings.compares_sizes)
     if job.runs or seen.site is None:
         return paid
     return replace(

@@ -25,7 +25,7 @@ def with_site_choices(
     """
     cluster = context.slurm.cluster
     new = _seen_first(jobs, matches)
-    if not new or not cluster.compares_sizes:
+    if not new or not cluster.settings.compares_sizes:
         return {}
     choices = cluster.site_choices([(job.customer, size) for job, _, size in new])
     if choices is None:

@@ -214,7 +214,7 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
     again = set[JobId]()
     taken = set[JobId]()
     to_look_at = dict[JobId, SlurmId]()
-    if cluster.submit_key:
+    if cluster.settings.submit_key:
         again = {job_id for job_id, request in begun.requests if request.number > 1}
 
     def answered(job_id: JobId, answer: SlurmId | Exception) -> None:

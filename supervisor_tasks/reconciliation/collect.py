@@ -118,7 +118,7 @@ def collect_snapshot(
     provider = ledger.facts.get_or(PROVIDER, "")
     with report.timed("ledger"):
         jobs = ledger.reconciliations.active(
-            cluster.partition, compares_sizes=cluster.compares_sizes
+            cluster.settings.partition, compares_sizes=cluster.settings.compares_sizes
         )
         uptime_s: float | None = math.inf
         if not cluster.has_accounting:
@@ -128,7 +128,7 @@ def collect_snapshot(
             booted, slurmctld_uptime_s = boot.value, boot.age_s
         snapshot = Snapshot(
             provider=Address(provider),
-            comment=comment(cluster.public_address),
+            comment=comment(cluster.settings.public_address),
             jobs=jobs,
             previous_doubts=begun.previous_doubts_s,
             grace_s=services.grace_s,

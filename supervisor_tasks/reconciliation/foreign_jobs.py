@@ -50,15 +50,15 @@ def update_unchecked_token_alarm(
     """Raise the alarm while the comment of a live job shows one of this supervisor's
     tokens: slurmctld has not checked that token.
     """
-    cluster = context.slurm.cluster
+    settings = context.slurm.cluster.settings
     shows_token = re.compile(
-        re.escape(comment(cluster.public_address)) + submit_token.TOKEN_PATTERN
+        re.escape(comment(settings.public_address)) + submit_token.TOKEN_PATTERN
     )
     found = list[SlurmId]()
     for job in jobs:
         if is_live_row(job) and shows_token.fullmatch(job.comment):
             found.append(job.slurm_id)
-    if not found or not cluster.submit_key:
+    if not found or not settings.submit_key:
         context.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)
         return
     first = sorted(found)[:LOG_SAMPLE_SIZE]

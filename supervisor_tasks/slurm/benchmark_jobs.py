@@ -14,7 +14,6 @@ from supervisor_tasks.benchmarking.model import (
     output_file,
     sbatch,
 )
-from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
@@ -61,7 +60,9 @@ class BenchmarkJobs:
         answer.
         """
         argv = sbatch(
-            self.cluster.paths.sbatch, measurement, partition=self.cluster.partition
+            self.cluster.login_node.paths.sbatch,
+            measurement,
+            partition=self.cluster.settings.partition,
         )
         return self.cluster.run_sbatch(
             self.user, Order(argv, batch_script(measurement)), clock, begun_s
@@ -84,7 +85,7 @@ class BenchmarkJobs:
         """Return accounting's record of a job that has ended and that slurmctld does
         not know. None without such a record, or at a site without accounting.
         """
-        sacct = self.cluster.paths.sacct
+        sacct = self.cluster.login_node.paths.sacct
         if sacct is None:
             return None
         delimiter = new_delimiter()
@@ -140,10 +141,9 @@ class BenchmarkJobs:
         timeout_s: float = 30.0,
     ) -> CommandAnswer:
         """Run a command as the user. The command must be safe to run twice."""
-        try:
-            return self.cluster.ssh.run(self.owner(measurement), argv, stdin, timeout_s)
-        except OutcomeUnknownError as error:
-            raise SlurmUnavailableError(str(error)) from error
+        return self.cluster.login_node.ask_as(
+            self.owner(measurement), argv, stdin, timeout_s=timeout_s
+        )
 
 
 def minutes_back(called_s_ago: float) -> int:

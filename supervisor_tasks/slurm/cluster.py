@@ -33,6 +33,7 @@ from supervisor_tasks.slurm.interface import (
     OnAnswer,
     Request,
     SlurmCluster,
+    SlurmSettings,
 )
 from supervisor_tasks.slurm.job_matching import (
     MatchRequest,
@@ -42,7 +43,7 @@ from supervisor_tasks.slurm.job_matching import (
     listed_record,
     match_jobs,
 )
-from supervisor_tasks.slurm.login_node import Paths, new_delimiter
+from supervisor_tasks.slurm.login_node import LoginNode, new_delimiter
 from supervisor_tasks.slurm.not_started import (
     accounted_end_question,
     accounted_ends,
@@ -57,7 +58,6 @@ from supervisor_tasks.slurm.parsers import (
     CommandAnswer,
     JobRecord,
     QuestionRejectedError,
-    SlurmUnavailableError,
     boot_time,
     has_accounting,
     max_job_id,
@@ -97,7 +97,7 @@ from supervisor_tasks.slurm.squeue import (
     squeue_format,
     squeue_json,
 )
-from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, Ssh, our_clock_s
+from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.submit_token import (
     CLOCKS_APART_S,
     expires_s,
@@ -137,54 +137,64 @@ class LastReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """SLURM behind the login node. Threads may share it. `compares_sizes`: SLURM gives
-    a job exactly the CPUs, memory and nodes that the job asks for, so that a larger
-    size comes from its owner.
-    """
+    """SLURM behind the login node. Threads may share it."""
 
-    ssh: Ssh
-    paths: Paths
-    admin: str
-    partition: str
-    public_address: str
-    message_timeout_s: float = 10.0
-    compares_sizes: bool = True
-    homes: Homes = field(default_factory=Homes)
-    reported: LastReported = field(default_factory=LastReported)
+    login_node: LoginNode
+    settings: SlurmSettings
+    homes: Homes
+    reported: LastReported
     # the site's file on the login node; jobs inherit what it exports
-    environment_file: str = ""
-    # empty at a site without job_submit.lua
-    submit_key: str = field(default="", repr=False)
+    environment_file: str
+
+    @classmethod
+    def of(
+        cls,
+        login_node: LoginNode,
+        settings: SlurmSettings,
+        *,
+        homes: Homes | None = None,
+        environment_file: str = "",
+    ) -> "Cluster":
+        """Build the cluster's parts. `environment_file` is the site's file on the login
+        node; jobs inherit what it exports.
+        """
+        return cls(
+            login_node=login_node,
+            settings=settings,
+            homes=homes or Homes(),
+            reported=LastReported(),
+            environment_file=environment_file,
+        )
 
     @property
     def address(self) -> str:
         """The login node."""
-        return self.ssh.address
+        return self.login_node.address
 
     @property
     def has_accounting(self) -> bool:
         """Whether the supervisor asks sacct."""
-        return self.paths.sacct is not None
+        return self.login_node.paths.sacct is not None
 
     def close(self) -> None:
         """Close the connections."""
-        self.ssh.close()
+        self.login_node.close()
 
     @property
     def submission_window_s(self) -> float:
         """How many seconds after its beginning a submission can no longer change
         anything in SLURM.
         """
-        return submission_window_s(self.message_timeout_s)
+        return submission_window_s(self.settings.message_timeout_s)
 
     @property
     def token_window_s(self) -> float:
         """How many seconds after the beginning of a submission slurmctld may still take
         the token that the customer's login session got; 0 without SLURM_SUBMIT_KEY.
         """
-        if not self.submit_key:
+        if not self.settings.submit_key:
             return 0.0
-        return usable_s(SUBMIT_TIMEOUT_S, self.message_timeout_s)
+        return usable_s(SUBMIT_TIMEOUT_S, self.settings.message_timeout_s)
 
     def clock(self, user: str) -> LoginClock:
         """Return the login node's clock, as this user sees it, with the path of the
@@ -194,13 +204,13 @@ class Cluster:
         The user's clock counts, because one address may lead to several login nodes. A
         start-up file can print a false one, and submissions would count for longer.
         """
-        clock, admins = self.ssh.clock(user), self._admins_clock()
+        clock, admins = self.login_node.ssh.clock(user), self._admins_clock()
         ahead_s = clock.ahead_of_s(admins)
         if abs(ahead_s) > CLOCKS_APART_S:
             # a clock that was just set must not be rejected twice
-            self.ssh.discard_clock(user)
-            self.ssh.discard_clock(self.admin)
-            raise ClocksDifferError(user, self.admin, self.address, ahead_s)
+            self.login_node.ssh.discard_clock(user)
+            self.login_node.ssh.discard_clock(self.login_node.admin)
+            raise ClocksDifferError(user, self.login_node.admin, self.address, ahead_s)
         return replace(clock, slurm_conf=admins.slurm_conf)
 
     def now_s(self) -> int:
@@ -210,19 +220,21 @@ class Cluster:
         return self._admins_clock().at(our_clock_s())
 
     def _admins_clock(self) -> LoginClock:
-        return self.ssh.clock(self.admin, is_admin=True)
+        return self.login_node.ssh.clock(self.login_node.admin, is_admin=True)
 
     def require_own_home(self, user: Address) -> None:
         """Check the customer's home; call it before a session begins as the customer.
         Raises UnsafeHomeError when another customer may decide what the session runs,
         and other TransientErrors when the login node gives no answer.
         """
-        self.homes.require_own(user, self._homes, log_in=lambda: self.ssh.clock(user))
+        self.homes.require_own(
+            user, self._homes, log_in=lambda: self.login_node.ssh.clock(user)
+        )
 
     def _homes(self, users: Sequence[str]) -> dict[str, Home | Exception]:
         """Return each user's home, or the error in its place."""
         delimiter = new_delimiter()
-        answer = self._ask(look(delimiter, users))
+        answer = self.login_node.ask(look(delimiter, users))
         homes = dict[str, Home | Exception]()
         for user in users:
             try:
@@ -260,11 +272,11 @@ class Cluster:
         self, user: Address, job_id: JobId, request: Request, begun_login_s: int
     ) -> Order:
         argv = commands.sbatch(
-            self.paths.sbatch,
+            self.login_node.paths.sbatch,
             job_id,
             request.definition,
             limit_min=request.limit_min,
-            partition=self.partition,
+            partition=self.settings.partition,
             comment=self._comment(user, job_id, request, begun_login_s),
         )
         return Order(argv, commands.batch_script(job_id, request.script))
@@ -272,14 +284,20 @@ class Cluster:
     def _comment(
         self, user: Address, job_id: JobId, request: Request, begun_login_s: int
     ) -> str:
-        comment = commands.comment(self.public_address)
-        if not self.submit_key:
+        comment = commands.comment(self.settings.public_address)
+        if not self.settings.submit_key:
             return comment
-        until_s = expires_s(begun_login_s, SUBMIT_TIMEOUT_S, self.message_timeout_s)
-        submission = request.submission(
-            user, job_id, partition=self.partition, comment=comment, expires_s=until_s
+        until_s = expires_s(
+            begun_login_s, SUBMIT_TIMEOUT_S, self.settings.message_timeout_s
         )
-        return with_token(submission, self.submit_key)
+        submission = request.submission(
+            user,
+            job_id,
+            partition=self.settings.partition,
+            comment=comment,
+            expires_s=until_s,
+        )
+        return with_token(submission, self.settings.submit_key)
 
     def run_sbatch(
         self, user: str, order: Order, clock: LoginClock, begun_s: float
@@ -324,7 +342,7 @@ class Cluster:
             before(CrashPoint.SBATCH)
             unanswered = self._stream(user, argv, stdin, answers)
         if answers.came_late:
-            self.ssh.discard_clock(user)  # the clock may be wrong by now
+            self.login_node.ssh.discard_clock(user)  # the clock may be wrong by now
         for number in range(answers.answered, len(orders)):
             answered(number, unanswered)
 
@@ -339,13 +357,13 @@ class Cluster:
         that have no answer at the end.
         """
         try:
-            status = self.ssh.stream_in_turn(
+            status = self.login_node.ssh.stream_in_turn(
                 user,
                 argv,
                 stdin,
                 guarded_command.ANSWERED_AFTER_S,
                 answers,
-                other=self.admin,
+                other=self.login_node.admin,
             )
         except (TransientError, OutcomeUnknownError) as error:
             return error
@@ -423,8 +441,8 @@ class Cluster:
         for first in range(0, len(slurm_ids), MAX_SCRIPTS):
             delimiter = new_delimiter()
             part = slurm_ids[first : first + MAX_SCRIPTS]
-            argv = read_scripts(self.paths.scontrol, part)
-            answer = self._ask(argv, delimiter.encode() + b"\n")
+            argv = read_scripts(self.login_node.paths.scontrol, part)
+            answer = self.login_node.ask(argv, delimiter.encode() + b"\n")
             headers |= script_heads(answer, delimiter)
         return headers
 
@@ -437,15 +455,15 @@ class Cluster:
         a job whose customer the login node does not know. The result is empty at a site
         without accounting.
         """
-        if not (users and self.paths.sacct):
+        if not (users and self.login_node.paths.sacct):
             return {}
         minutes = dict[Address, int]()
         for job_id, user in users.items():
             needed = int(begun_s_ago[job_id] + CLOCKS_DIFFER_S) // 60 + 1
             minutes[user] = max(minutes.get(user, needed), needed)
         delimiter, user_delimiter = new_delimiter(), new_delimiter()
-        answer = self._ask(
-            sacct_histories(self.paths.sacct, minutes, delimiter),
+        answer = self.login_node.ask(
+            sacct_histories(self.login_node.paths.sacct, minutes, delimiter),
             user_delimiter.encode() + b"\n",
         )
         histories = submissions_by_user(answer, user_delimiter)
@@ -524,7 +542,7 @@ class Cluster:
         """
         self.require_own_home(user)
         now_s = self.now_s()
-        answer = self.ssh.ask(
+        answer = self.login_node.ssh.ask(
             user, last_writes(f"{job_id}.log" for job_id in begun_s_ago)
         )
         written = set[JobId]()
@@ -539,11 +557,13 @@ class Cluster:
         """Return all jobs (of one user) that slurmctld remembers, with the texts that
         their owners can write, in one command.
         """
-        return self._list(squeue_all(self.paths.squeue, user))
+        return self._list(squeue_all(self.login_node.paths.squeue, user))
 
     def _list(self, squeue: Sequence[str]) -> dict[SlurmId, SqueueRow]:
         delimiter = new_delimiter()
-        return listed_jobs(self._ask(squeue, squeue_format(delimiter)), delimiter)
+        return listed_jobs(
+            self.login_node.ask(squeue, squeue_format(delimiter)), delimiter
+        )
 
     def look(
         self,
@@ -573,14 +593,14 @@ class Cluster:
         records = map(listed_record, rows)
         results = match_jobs(wanted, records, self._jobs_of_scripts)
         results |= _unclear(wanted, rejected)
-        if not (accounting and self.paths.sacct):
+        if not (accounting and self.login_node.paths.sacct):
             return results
         missing = list[MatchRequest]()
         for job in wanted:
             if results[job.job_id].unknown:
                 missing.append(job)
         try:
-            results |= self._accounted(self.paths.sacct, missing)
+            results |= self._accounted(self.login_node.paths.sacct, missing)
         except TransientError as error:
             for job in missing:
                 results[job.job_id] = MatchResult(unclear=str(error))
@@ -591,15 +611,19 @@ class Cluster:
         rows, _ = ask_in_parts(_as_texts(slurm_ids), self._ask_squeue)
         known = {row.slurm_id for row in rows}
         missing = set(slurm_ids) - known
-        if self.paths.sacct:
-            records, _ = self._ask_sacct(self.paths.sacct, _as_texts(missing))
+        if self.login_node.paths.sacct:
+            records, _ = self._ask_sacct(
+                self.login_node.paths.sacct, _as_texts(missing)
+            )
             known.update(record.seen.slurm_id for record in records)
         return known
 
     def _ask_squeue(self, ids: Sequence[str]) -> list[SqueueRow]:
         rows = list[SqueueRow]()
         for batch in commands.batches(ids):
-            rows += self._list(squeue_by_id(self.paths.squeue, batch)).values()
+            rows += self._list(
+                squeue_by_id(self.login_node.paths.squeue, batch)
+            ).values()
         return rows
 
     def _ask_sacct(
@@ -613,7 +637,7 @@ class Cluster:
         def ask(part: Sequence[str]) -> list[Record]:
             records = list[Record]()
             for batch in commands.batches(part):
-                answer = self._ask(sacct_by_id(sacct, batch, delimiter))
+                answer = self.login_node.ask(sacct_by_id(sacct, batch, delimiter))
                 records += map(accounted_record, accounted_jobs(answer, delimiter))
             return records
 
@@ -646,32 +670,34 @@ class Cluster:
         """Ask SLURM to end a job, only if it is this user's. A job that has ended is no
         error.
         """
-        argv = commands.scancel(self.paths.scancel, [slurm_id], user)
+        argv = commands.scancel(self.login_node.paths.scancel, [slurm_id], user)
         with crash_point(CrashPoint.SCANCEL):
-            require_success(self._ask(argv), "scancel")
+            require_success(self.login_node.ask(argv), "scancel")
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """Ask SLURM to end several jobs of this user, in one command. Returns the jobs
         that SLURM rejected to end, and why.
         """
-        argv = commands.scancel(self.paths.scancel, slurm_ids, user)
+        argv = commands.scancel(self.login_node.paths.scancel, slurm_ids, user)
         with crash_point(CrashPoint.SCANCEL):
-            return not_cancelled(self._ask(argv), slurm_ids)
+            return not_cancelled(self.login_node.ask(argv), slurm_ids)
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error. Raises
         SlurmRejectedError where SLURM rejects the limit.
         """
-        argv = commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)
+        argv = commands.set_time_limit(
+            self.login_node.paths.scontrol, slurm_id, limit_min
+        )
         with crash_point(CrashPoint.TIME_LIMIT):
-            require_success(self._ask(argv), "scontrol update")
+            require_success(self.login_node.ask(argv), "scontrol update")
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
         """Change a job that waits. A job that has ended is no error. Raises
         SlurmRejectedError where SLURM rejects the change.
         """
-        argv = commands.put_back(self.paths.scontrol, slurm_id, words)
-        require_success(self._ask(argv), "scontrol update")
+        argv = commands.put_back(self.login_node.paths.scontrol, slurm_id, words)
+        require_success(self.login_node.ask(argv), "scontrol update")
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
         """Make SLURM reject to run a job once more. Its owner could ask for that even
@@ -684,8 +710,8 @@ class Cluster:
         """Make a job that has ended wait again, on hold: SLURM forbids the requeue only
         of a job that has not ended. Raises SlurmRejectedError.
         """
-        argv = commands.hold_again(self.paths.scontrol, slurm_id)
-        require_success(self._ask(argv), "scontrol requeuehold")
+        argv = commands.hold_again(self.login_node.paths.scontrol, slurm_id)
+        require_success(self.login_node.ask(argv), "scontrol requeuehold")
 
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
         """Return the sizes that running jobs were submitted for, with their owners'
@@ -693,7 +719,7 @@ class Cluster:
         SlurmUnavailableError.
         """
         ids = ",".join(_as_texts(slurm_ids))
-        answer = self._ask(squeue_json(self.paths.squeue, ids))
+        answer = self.login_node.ask(squeue_json(self.login_node.paths.squeue, ids))
         return requested_sizes(answer, slurm_ids)
 
     def site_choices(
@@ -718,15 +744,15 @@ class Cluster:
             given = (size.account, size.qos)
             if choice is None or (choice.account, choice.qos) != given:
                 users.add(user)
-        if not (users and self.paths.sacct):
+        if not (users and self.login_node.paths.sacct):
             return choices
         if our_clock_s() < reported.choices_asked_from_s:
             return choices
-        sacctmgr = str(PurePosixPath(self.paths.sacct).with_name("sacctmgr"))
+        sacctmgr = str(PurePosixPath(self.login_node.paths.sacct).with_name("sacctmgr"))
         question = show_users(sacctmgr, users, controller.identity.name)
         try:
-            answer = self._ask(question, timeout_s=CONTROLLER_TIMEOUT_S)
-            choices |= site_choices(answer, self.partition)
+            answer = self.login_node.ask(question, timeout_s=CONTROLLER_TIMEOUT_S)
+            choices |= site_choices(answer, self.settings.partition)
         except TransientError as error:
             # the look goes on: slurmctld alone knows what runs
             reported.choices_asked_from_s = our_clock_s() + CHOICES_ASKED_AGAIN_S
@@ -737,15 +763,21 @@ class Cluster:
         """Return those of these jobs that a node could not start, in at most three
         commands. See SlurmCluster.
         """
-        ended = ended_on(self._ask(ended_on_question(self.paths.squeue, slurm_ids)))
+        ended = ended_on(
+            self.login_node.ask(
+                ended_on_question(self.login_node.paths.squeue, slurm_ids)
+            )
+        )
         forgotten = set(slurm_ids) - ended.keys()
-        if forgotten and self.paths.sacct:
-            question = accounted_end_question(self.paths.sacct, forgotten)
-            ended |= accounted_ends(self._ask(question))
+        if forgotten and self.login_node.paths.sacct:
+            question = accounted_end_question(self.login_node.paths.sacct, forgotten)
+            ended |= accounted_ends(self.login_node.ask(question))
         nodes = {end.node for end in ended.values()}
         if not nodes:
             return {}
-        drained = drained_s(self._ask(drained_question(self.paths.scontrol, nodes)))
+        drained = drained_s(
+            self.login_node.ask(drained_question(self.login_node.paths.scontrol, nodes))
+        )
         return not_started(ended, drained)
 
     def memory_per_cpu_limit(self) -> int | None:
@@ -753,8 +785,12 @@ class Cluster:
         SlurmUnavailableError.
         """
         answers = [
-            self._ask(commands.show_config(self.paths.scontrol)),
-            self._ask(commands.show_partition(self.paths.scontrol, self.partition)),
+            self.login_node.ask(commands.show_config(self.login_node.paths.scontrol)),
+            self.login_node.ask(
+                commands.show_partition(
+                    self.login_node.paths.scontrol, self.settings.partition
+                )
+            ),
         ]
         for answer in answers:
             require_success(answer, "scontrol show")
@@ -765,10 +801,13 @@ class Cluster:
         """Return slurmctld's state. Raises SlurmUnavailableError or SshUnavailableError
         when it does not answer.
         """
-        answer = self._ask(
-            commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S
+        answer = self.login_node.ask(
+            commands.show_config(self.login_node.paths.scontrol),
+            timeout_s=CONTROLLER_TIMEOUT_S,
         )
-        accounting_unused = has_accounting(answer) and self.paths.sacct is None
+        accounting_unused = (
+            has_accounting(answer) and self.login_node.paths.sacct is None
+        )
         controller = Controller(
             boot_time(answer),
             accounting_unused,
@@ -780,19 +819,6 @@ class Cluster:
         )
         self.reported.max_id, self.reported.controller = controller.max_id, controller
         return controller
-
-    def _ask(
-        self,
-        argv: Sequence[str],
-        stdin: bytes = b"",
-        *,
-        timeout_s: float = COMMAND_TIMEOUT_S,
-    ) -> CommandAnswer:
-        """Run a command as the admin user. The command must be safe to run twice."""
-        try:
-            return self.ssh.run(self.admin, argv, stdin, timeout_s)
-        except OutcomeUnknownError as error:
-            raise SlurmUnavailableError(str(error)) from error
 
 
 def over_ssh(cluster: SlurmCluster) -> Cluster:

@@ -85,30 +85,32 @@ class Controller:
         return now_s - int(self.booted)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings:
+    """What the operator has set about SLURM, for both transports. Jobs are submitted to
+    the partition, and their comment carries `public_address` for the plugins.
+    `compares_sizes`: SLURM gives a job exactly the CPUs, memory and nodes that the job
+    asks for, so that a larger size comes from its owner. `submit_key` is that of
+    job_submit.lua, and empty at a site without it.
+    """
+
+    partition: str
+    public_address: str
+    message_timeout_s: float = 10.0  # MessageTimeout of slurm.conf
+    compares_sizes: bool = True
+    submit_key: str = field(default="", repr=False)
+
+
 class SlurmCluster(Protocol):
-    """One SLURM. Threads may share it. `compares_sizes`: SLURM gives a job exactly the
-    CPUs, memory and nodes that the job asks for, so that a larger size comes from its
-    owner. `submit_key` is empty at a site without job_submit.lua.
+    """One SLURM. Threads may share it.
 
     Each method may raise a TransientError when SLURM does not answer:
     SlurmUnavailableError, or over SSH SshUnavailableError. A retry helps later.
     """
 
     @property
-    def partition(self) -> str:
-        """The partition to which jobs are submitted."""
-
-    @property
-    def public_address(self) -> str:
-        """The address that a job's comment carries for the plugins."""
-
-    @property
-    def compares_sizes(self) -> bool:
-        """Whether a job's size must be that of its request."""
-
-    @property
-    def submit_key(self) -> str:
-        """The key of job_submit.lua."""
+    def settings(self) -> SlurmSettings:
+        """What the operator has set."""
 
     @property
     def address(self) -> str:

@@ -40,6 +40,7 @@ from supervisor_tasks.slurm.interface import (
     FindOwners,
     OnAnswer,
     Request,
+    SlurmSettings,
 )
 from supervisor_tasks.slurm.job_matching import (
     MatchRequest,
@@ -83,24 +84,40 @@ class _KnownClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestCluster:
-    """SLURM behind slurmrestd. Threads may share it. `home` is the folder in which a
-    customer's jobs begin, with {address} for the customer's; `environment` has their
-    variables besides PATH, HOME, USER and LOGNAME. `min_job_age_s` and
-    `max_memory_per_cpu_mb` (None: no limit) are those of slurm.conf.
-    """
+    """SLURM behind slurmrestd. Threads may share it."""
 
     access: RestAccess
-    partition: str
-    public_address: str
+    settings: SlurmSettings
     home: str
     environment: Mapping[str, str]
-    message_timeout_s: float = 10.0
-    compares_sizes: bool = True
-    # empty at a site without job_submit.lua
-    submit_key: str = field(default="", repr=False)
-    min_job_age_s: int = MIN_JOB_AGE_S
-    max_memory_per_cpu_mb: int | None = None
+    min_job_age_s: int
+    max_memory_per_cpu_mb: int | None
     _known_clock: _KnownClock = field(default_factory=_KnownClock)
+
+    @classmethod
+    def of(
+        cls,
+        access: RestAccess,
+        settings: SlurmSettings,
+        *,
+        home: str,
+        environment: Mapping[str, str],
+        min_job_age_s: int = MIN_JOB_AGE_S,
+        max_memory_per_cpu_mb: int | None = None,
+    ) -> "RestCluster":
+        """Build the cluster's parts. `home` is the folder in which a customer's jobs
+        begin, with {address} for the customer's; `environment` has their variables
+        besides PATH, HOME, USER and LOGNAME. `min_job_age_s` and
+        `max_memory_per_cpu_mb` (None: no limit) are those of slurm.conf.
+        """
+        return cls(
+            access=access,
+            settings=settings,
+            home=home,
+            environment=environment,
+            min_job_age_s=min_job_age_s,
+            max_memory_per_cpu_mb=max_memory_per_cpu_mb,
+        )
 
     @property
     def address(self) -> str:
@@ -117,7 +134,7 @@ class RestCluster:
         """How many seconds after its beginning a submission can no longer change
         anything in SLURM.
         """
-        return submission_window_s(self.message_timeout_s)
+        return submission_window_s(self.settings.message_timeout_s)
 
     @property
     def token_window_s(self) -> float:
@@ -181,7 +198,7 @@ class RestCluster:
             request.definition,
             request.script,
             limit_min=request.limit_min,
-            partition=self.partition,
+            partition=self.settings.partition,
             comment=self._comment(user, job_id, request, clock.at(begun_s)),
             folder=self._home_of(user),
             environment=self._environment_of(user),
@@ -195,7 +212,7 @@ class RestCluster:
                 "POST", "job/submit", user, token, body=body, timeout_s=left_s
             )
             slurm_id = rest_answers.submitted(
-                answer, has_submit_key=bool(self.submit_key)
+                answer, has_submit_key=bool(self.settings.submit_key)
             )
             self._require_known_user(user, slurm_id)
         except SupervisorError as error:
@@ -233,14 +250,20 @@ class RestCluster:
     def _comment(
         self, user: Address, job_id: JobId, request: Request, begun_slurm_s: int
     ) -> str:
-        comment = commands.comment(self.public_address)
-        if not self.submit_key:
+        comment = commands.comment(self.settings.public_address)
+        if not self.settings.submit_key:
             return comment
-        until_s = expires_s(begun_slurm_s, SUBMIT_TIMEOUT_S, self.message_timeout_s)
-        submission = request.submission(
-            user, job_id, partition=self.partition, comment=comment, expires_s=until_s
+        until_s = expires_s(
+            begun_slurm_s, SUBMIT_TIMEOUT_S, self.settings.message_timeout_s
         )
-        return with_token(submission, self.submit_key)
+        submission = request.submission(
+            user,
+            job_id,
+            partition=self.settings.partition,
+            comment=comment,
+            expires_s=until_s,
+        )
+        return with_token(submission, self.settings.submit_key)
 
     def _home_of(self, user: str) -> str:
         return self.home.replace("{address}", user)
@@ -355,7 +378,7 @@ class RestCluster:
         """Whether the job has the name, the output file and the comment of a job of
         ours: then it is the job of that name.
         """
-        if not job.comment.startswith(commands.comment(self.public_address)):
+        if not job.comment.startswith(commands.comment(self.settings.public_address)):
             return False
         output_name = job.stdout.rpartition("/")[2].removesuffix(".log")
         return job.name == output_name
@@ -463,7 +486,7 @@ class RestCluster:
     def memory_per_cpu_limit(self) -> int | None:
         """Return the partition's MaxMemPerCPU (MB), or else that of the settings."""
         shown = rest_answers.partition_memory_per_cpu(
-            self.access.ask("partitions"), self.partition
+            self.access.ask("partitions"), self.settings.partition
         )
         return shown or self.max_memory_per_cpu_mb
 

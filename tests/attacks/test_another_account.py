@@ -12,7 +12,6 @@ import pytest
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
-from supervisor_tasks.slurm.cluster import LastReported
 from tests.support.carrying import carry_out
 from tests.support.marks import in_chaos
 from tests.support.submission_env import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
@@ -49,12 +48,7 @@ def world() -> Iterator[SubmissionEnv]:
 
 @pytest.fixture
 def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
-    site = world.site(
-        replace(
-            world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")),
-            reported=LastReported(),
-        )
-    )
+    site = world.site(world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")))
     begin(world, "DOWN")
     yield site
     site.slurm.cluster.close()

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Address, JobId, State
 from supervisor_tasks.slurm.submit_token import CLOCKS_APART_S
-from tests.support.submission_env import SubmissionEnv
+from tests.support.submission_env import SLURM_SETTINGS, SubmissionEnv
 
 ATTACKER = Address("0x" + "4" * 40)
 # The delimiter is in the command line of the question for the time. The guard's input,
@@ -39,7 +39,8 @@ def world() -> Iterator[SubmissionEnv]:
 
 @pytest.fixture
 def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
-    site = world.site(replace(world.cluster(), submit_key="0" * 64))
+    settings = replace(SLURM_SETTINGS, submit_key="0" * 64)
+    site = world.site(world.cluster(settings=settings))
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()

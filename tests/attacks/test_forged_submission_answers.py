@@ -34,12 +34,18 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.slurm.cluster import over_ssh
+from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm_lookup.lookup import look_at
 from tests.support.carrying import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
-from tests.support.submission_env import CUSTOMER, LIVE, PATHS, SubmissionEnv
+from tests.support.submission_env import (
+    CUSTOMER,
+    LIVE,
+    PATHS,
+    SLURM_SETTINGS,
+    SubmissionEnv,
+)
 
 ATTACKER = Address("0x" + "4" * 40)
 LONG = "#!/bin/bash\nsleep 600\n"
@@ -292,7 +298,10 @@ def unpaid_job(
     """A job that its customer submitted with the token while his session gave a false
     answer; and the worker with the key.
     """
-    with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
+    with_key = Cluster.of(
+        over_ssh(site.slurm.cluster).login_node,
+        replace(SLURM_SETTINGS, submit_key="0" * 64),
+    )
     site = replace(site, slurm_services=replace(site.slurm, cluster=with_key))
     (home / ".bashrc").write_text(KEPT.format(answer=FALSE_ANSWERS[answer]))
     job_id = world.new_job(site, LONG, ATTACKER)
@@ -368,8 +377,10 @@ def test_refusal_that_is_false__job_of_another_supervisor__is_left_alone(
 ) -> None:
     """The job went back, and another provider with the same SLURM claimed it."""
     site, job_id, slurm_id = unpaid_job(world, site, attackers_home, "a refusal")
-    elsewhere = replace(
-        over_ssh(site.slurm.cluster), public_address="another.example.com:3000"
+    cluster = over_ssh(site.slurm.cluster)
+    elsewhere = Cluster.of(
+        cluster.login_node,
+        replace(cluster.settings, public_address="another.example.com:3000"),
     )
     other = replace(site, slurm_services=replace(site.slurm, cluster=elsewhere))
     world.a_minute_passes(job_id)
@@ -397,7 +408,10 @@ def test_submission__made_once_more_beside_a_second_one__the_oldest_job_stays(
     """The token is that of the first submission, which did not run: slurmctld accepts
     it until it has seen the second one.
     """
-    with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
+    with_key = Cluster.of(
+        over_ssh(site.slurm.cluster).login_node,
+        replace(SLURM_SETTINGS, submit_key="0" * 64),
+    )
     site = replace(site, slurm_services=replace(site.slurm, cluster=with_key))
     (attackers_home / ".bashrc").write_text(BEFORE_SBATCH)
     job_id = world.new_job(site, LONG, ATTACKER)

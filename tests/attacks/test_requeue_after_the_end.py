@@ -50,7 +50,7 @@ def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
         start_block=0,
     )
     yield WorkerContext(site.ledger, site.grid_logger, None, site.slurm, services)
-    cluster.ssh.close()
+    cluster.login_node.ssh.close()
     site.ledger.holder.close()
 
 

@@ -112,7 +112,7 @@ def test_home__shared_at_a_site_that_allows_it__gets_submissions(
 def cluster(world: SubmissionEnv) -> Iterator[Cluster]:
     cluster = world.cluster(homes=Homes(safe_for_s=0.0, unsafe_for_s=0.0))
     yield cluster
-    cluster.ssh.close()
+    cluster.login_node.ssh.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ they print, wait, answer falsely and read the input.
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,7 +75,7 @@ def another_sshd(
 
 
 def environment_of_a_command(world: SubmissionEnv, sshd: Sshd | None = None) -> str:
-    ssh = world.cluster(sshd=sshd).ssh
+    ssh = world.cluster(sshd=sshd).login_node.ssh
     answer = ssh.run(CUSTOMER, ["/usr/bin/env"])
     ssh.close()
     return answer.stdout
@@ -146,7 +145,7 @@ def test_environment_file__of_the_site__is_what_jobs_inherit(
 ) -> None:
     file = world.processes.folder / "modules.sh"
     file.write_text("export OF_THE_SITE='module paths' SBATCH_GPUS=2\n")
-    site = world.site(replace(world.cluster(), environment_file=str(file)))
+    site = world.site(world.cluster(environment_file=str(file)))
     job = world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
     slurm_id = world.carry_out(site, job).slurm_id
     log = world.slurm.users.home(CUSTOMER) / f"{job}.log"

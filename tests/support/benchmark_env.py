@@ -35,8 +35,9 @@ from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.login_node import LoginNode
 from supervisor_tasks.slurm.ssh import Ssh, load_key
-from tests.support.submission_env import PATHS, SubmissionEnv, site_of
+from tests.support.submission_env import PATHS, SLURM_SETTINGS, SubmissionEnv, site_of
 
 PROVIDER_ADDRESS = "0x" + "a" * 40
 PATIENCE_S = 120.0
@@ -230,13 +231,7 @@ def main(config: Path) -> None:
         load_key(Path(parameters["key"]).read_text()),
         Path(parameters["known_hosts"]),
     )
-    cluster = Cluster(
-        ssh=ssh,
-        paths=PATHS,
-        admin=admin(),
-        partition="main",
-        public_address="supervisor.example.com:1",
-    )
+    cluster = Cluster.of(LoginNode(ssh=ssh, admin=admin(), paths=PATHS), SLURM_SETTINGS)
     engine = open_engine(database_url(load(environment=parameters["environment"])))
     site = measuring(site_of(engine, cluster), cluster, parameters["names"])
     while site.ledger.benchmarks.under_way() is not None:

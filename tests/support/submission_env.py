@@ -37,8 +37,8 @@ from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.homes import Homes
-from supervisor_tasks.slurm.interface import SlurmCluster
-from supervisor_tasks.slurm.login_node import Paths
+from supervisor_tasks.slurm.interface import SlurmCluster, SlurmSettings
+from supervisor_tasks.slurm.login_node import LoginNode, Paths
 from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.rest_access import RestAccess
@@ -59,6 +59,9 @@ PATHS = Paths(
     scontrol="/usr/bin/scontrol",
     squeue="/usr/bin/squeue",
     sacct=None,
+)
+SLURM_SETTINGS = SlurmSettings(
+    partition="main", public_address="supervisor.example.com:3000"
 )
 
 
@@ -122,6 +125,8 @@ class SubmissionEnv:
         paths: Paths = PATHS,
         homes: Homes | None = None,
         patience_s: float = 5.0,
+        settings: SlurmSettings = SLURM_SETTINGS,
+        environment_file: str = "",
     ) -> Cluster:
         """A client of SLURM over SSH, at sshd's own address or at a proxy's. It waits
         `patience_s` for a connection or a channel, on a slow machine longer.
@@ -136,17 +141,18 @@ class SubmissionEnv:
             sshd.known_hosts,
             connect_timeout_s=deadline(patience_s),
         )
-        return Cluster(
-            ssh=ssh,
-            paths=paths,
-            admin=admin(),
-            partition="main",
-            public_address="supervisor.example.com:3000",
-            homes=homes or Homes(),
+        return Cluster.of(
+            LoginNode(ssh=ssh, admin=admin(), paths=paths),
+            settings,
+            homes=homes,
+            environment_file=environment_file,
         )
 
     def rest_cluster(
-        self, address: str | None = None, ca: Path | None = None
+        self,
+        address: str | None = None,
+        ca: Path | None = None,
+        settings: SlurmSettings = SLURM_SETTINGS,
     ) -> RestCluster:
         """A client of SLURM over slurmrestd, at its Unix socket or at a proxy's
         address; with `ca` over TLS.
@@ -154,7 +160,9 @@ class SubmissionEnv:
         assert self.slurmrestd is not None
         scheme = "http" if ca is None else "https"
         url = self.slurmrestd.url if address is None else f"{scheme}://{address}"
-        return rest_cluster_at(url, self.slurmrestd.key, self.slurm.users.homes, ca)
+        return rest_cluster_at(
+            url, self.slurmrestd.key, self.slurm.users.homes, ca, settings
+        )
 
     def cluster_over(
         self, transport: str, address: str | None = None
@@ -498,16 +506,17 @@ def start_slurmrestd(
 
 
 def rest_cluster_at(
-    url: str, key: Path, homes: Path, ca: Path | None = None
+    url: str,
+    key: Path,
+    homes: Path,
+    ca: Path | None = None,
+    settings: SlurmSettings = SLURM_SETTINGS,
 ) -> RestCluster:
     """A cluster behind slurmrestd at that URL. `key` signs its tokens."""
     client = RestClient(url, ca, connect_timeout_s=deadline(5.0))
-    return RestCluster(
-        access=RestAccess(
-            client=client, mint=TokenMint(key.read_bytes()), admin=admin()
-        ),
-        partition="main",
-        public_address="supervisor.example.com:3000",
+    return RestCluster.of(
+        RestAccess(client=client, mint=TokenMint(key.read_bytes()), admin=admin()),
+        settings,
         home=f"{homes}/{{address}}",
         environment={},
         # `a_minute_passes` makes a submission look old that SLURM has just received
@@ -533,17 +542,22 @@ def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
     return WorkerContext(ledger, GridLogger(no_connection), None, slurm)  # type: ignore[arg-type]
 
 
+def with_paths(cluster: Cluster, paths: Paths) -> Cluster:
+    """The same cluster with other commands of SLURM."""
+    return Cluster.of(replace(cluster.login_node, paths=paths), cluster.settings)
+
+
 def nodes_of(cluster: SlurmCluster) -> Nodes | RestNodes:
     """What asks that cluster for its nodes."""
     if isinstance(cluster, RestCluster):
-        return RestNodes(access=cluster.access, partition=cluster.partition)
-    own = over_ssh(cluster)
+        return RestNodes(access=cluster.access, partition=cluster.settings.partition)
+    login_node = over_ssh(cluster).login_node
     return Nodes(
-        ssh=own.ssh,
-        admin=own.admin,
-        scontrol=own.paths.scontrol,
+        ssh=login_node.ssh,
+        admin=login_node.admin,
+        scontrol=login_node.paths.scontrol,
         sinfo="/usr/bin/sinfo",
-        partition=own.partition,
+        partition=cluster.settings.partition,
     )
 
 
@@ -568,9 +582,8 @@ def main(world: Path, effect_id: int) -> None:
         load_key(Path(config["key"]).read_text()),
         Path(config["known_hosts"]),
     )
-    public = "supervisor.example.com:3000"
-    cluster: Cluster | RestCluster = Cluster(
-        ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address=public
+    cluster: Cluster | RestCluster = Cluster.of(
+        LoginNode(ssh=ssh, admin=admin(), paths=PATHS), SLURM_SETTINGS
     )
     if config["transport"] == REST:
         cluster = rest_cluster_at(

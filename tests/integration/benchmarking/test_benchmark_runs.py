@@ -32,6 +32,7 @@ from supervisor_tasks.ledger.status_queries import OpenEffectFilter, Overview
 from supervisor_tasks.slurm.certificates import CertificateAuthority
 from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.login_node import LoginNode
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.support.benchmark_env import (
     PATIENCE_S,
@@ -51,7 +52,7 @@ from tests.support.benchmark_env import (
 from tests.support.commands import supervisor
 from tests.support.ledger import emptied
 from tests.support.marks import in_chaos
-from tests.support.submission_env import CUSTOMER, SubmissionEnv
+from tests.support.submission_env import CUSTOMER, PATHS, SLURM_SETTINGS, SubmissionEnv
 
 ANOTHER = "another"  # Linux user
 UCX_OF_THREE = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
@@ -479,7 +480,8 @@ def test_cancelled_run__output_cannot_be_removed__ends_and_keeps_what_it_measure
 
 def without_rights(world: SubmissionEnv, *names: str) -> WorkerContext:
     """A site whose admin user may not cancel the jobs of others."""
-    cluster = replace(world.cluster(), admin=CUSTOMER)
+    login_node = replace(world.cluster().login_node, admin=CUSTOMER)
+    cluster = Cluster.of(login_node, SLURM_SETTINGS)
     return measuring(world.site(cluster), cluster, names)
 
 
@@ -624,7 +626,7 @@ def signing_for_another(world: SubmissionEnv) -> Cluster:
         world.sshd.known_hosts,
         connect_timeout_s=deadline(5.0),
     )
-    return replace(world.cluster(), ssh=ssh)
+    return Cluster.of(LoginNode(ssh=ssh, admin=admin(), paths=PATHS), SLURM_SETTINGS)
 
 
 @pytest.mark.parametrize(

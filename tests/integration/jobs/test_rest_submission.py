@@ -30,7 +30,12 @@ from supervisor_tasks.monitoring.standing_work import check_alarms
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestCluster
-from tests.support.submission_env import CUSTOMER, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import (
+    CUSTOMER,
+    PATIENCE_S,
+    SLURM_SETTINGS,
+    SubmissionEnv,
+)
 
 LONG = "#!/bin/bash\nsleep 600\n" + "# a line of a long script\n" * 8000
 # bytes; slurmrestd 22.05 refuses a request whose headers come in two pieces
@@ -261,9 +266,11 @@ def test_cancel__another_users_job__runs_on(
 def test_token__made_with_another_slurms_key__no_answer_counts(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    cluster = rest(site)
-    mint = replace(cluster.access.mint, key=b"another" * 8)
-    foreign = replace(cluster, access=replace(cluster.access, mint=mint))
+    access = rest(site).access
+    mint = replace(access.mint, key=b"another" * 8)
+    foreign = RestCluster.of(
+        replace(access, mint=mint), SLURM_SETTINGS, home="/", environment={}
+    )
     with pytest.raises(SlurmUnavailableError):
         foreign.list_all()
     with pytest.raises(SlurmUnavailableError):
@@ -289,7 +296,9 @@ def last_error(world: SubmissionEnv, job: JobId) -> str:
 def test_worker__without_slurmctlds_key__job_waits_and_the_operator_is_called(
     guarded: SubmissionEnv, key: str
 ) -> None:
-    without = guarded.site(replace(guarded.rest_cluster(), submit_key=key))
+    without = guarded.site(
+        guarded.rest_cluster(settings=replace(SLURM_SETTINGS, submit_key=key))
+    )
     job, errors = guarded.new_job(without), list[str]()
 
     def operator_is_called() -> bool:
@@ -304,8 +313,8 @@ def test_worker__without_slurmctlds_key__job_waits_and_the_operator_is_called(
     wait_until(operator_is_called, "the alarm", PATIENCE_S, 0.1)
     assert any("SLURM_SUBMIT_KEY" in error for error in errors)
     assert guarded.in_slurm(job) == []
-    submit_key = guarded.slurm.submit_key
-    right = guarded.site(replace(guarded.rest_cluster(), submit_key=submit_key))
+    settings = replace(SLURM_SETTINGS, submit_key=guarded.slurm.submit_key)
+    right = guarded.site(guarded.rest_cluster(settings=settings))
     found = guarded.until_queued(right, job)
     assert guarded.in_slurm(job) == [found.slurm_id]
     check_alarms(right)

@@ -34,7 +34,13 @@ from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.support.ledger import job_id
 from tests.support.marks import in_chaos
-from tests.support.submission_env import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import (
+    CUSTOMER,
+    PATHS,
+    PATIENCE_S,
+    SubmissionEnv,
+    with_paths,
+)
 from tests.support.transports import REST, SSH, OnlySsh, only_ssh
 
 DEFINITION = Definition(
@@ -353,9 +359,7 @@ def with_sbatch(world: SubmissionEnv, worker: Worker, text: str) -> Worker:
     file.chmod(0o755)
     return replace(
         worker,
-        cluster=replace(
-            over_ssh(worker.cluster), paths=replace(PATHS, sbatch=str(file))
-        ),
+        cluster=with_paths(over_ssh(worker.cluster), replace(PATHS, sbatch=str(file))),
     )
 
 

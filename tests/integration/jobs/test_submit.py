@@ -70,6 +70,7 @@ from tests.support.submission_env import (
     PATHS,
     PATIENCE_S,
     SubmissionEnv,
+    with_paths,
 )
 from tests.support.transports import REST, SSH, OnlySsh, only_ssh
 
@@ -190,8 +191,8 @@ def test_submission__no_time_left_in_the_command__is_due_at_once_without_failing
         'exec /usr/bin/sbatch "$@"\n'
     )
     sbatch.chmod(0o755)
-    cluster = replace(
-        over_ssh(site.slurm.cluster), paths=replace(PATHS, sbatch=str(sbatch))
+    cluster = with_paths(
+        over_ssh(site.slurm.cluster), replace(PATHS, sbatch=str(sbatch))
     )
     slow = world.site(cluster)
     carry_out(slow, *(world.effect_id(job) for job in jobs))
@@ -856,7 +857,7 @@ def test_search__finds_nothing_however_slow_slurm_is__is_over_before_its_lease(
     sacct.write_text("#!/bin/sh\n")  # knows nothing
     sacct.chmod(0o755)
     cluster = over_ssh(site.slurm.cluster)
-    searching = world.site(replace(cluster, paths=replace(PATHS, sacct=str(sacct))))
+    searching = world.site(with_paths(cluster, replace(PATHS, sacct=str(sacct))))
     job = world.new_job(searching)
     searching.ledger.record(
         JobChange(job, SubmitStarted(10)), JobChange(job, SubmissionNotFound())

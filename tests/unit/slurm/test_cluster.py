@@ -9,7 +9,8 @@ from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.commands import script_header
 from supervisor_tasks.slurm.guarded_command import LoginClock
-from supervisor_tasks.slurm.login_node import Paths
+from supervisor_tasks.slurm.interface import SlurmSettings
+from supervisor_tasks.slurm.login_node import LoginNode, Paths
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs
@@ -66,18 +67,16 @@ def unresolved_row(name: str) -> SqueueRow:
 def test_was_submitted__user_was_not_resolved__the_script_decides(
     name: str, in_script: JobId, *, found: bool
 ) -> None:
-    cluster = Cluster(
-        ssh=SshOfScripts(in_script),
-        paths=Paths(
-            sbatch="sbatch",
-            scancel="scancel",
-            scontrol="scontrol",
-            squeue="squeue",
-            sacct=None,
-        ),
-        admin="slurm",
-        partition="main",
-        public_address="supervisor.example.com:3000",
+    paths = Paths(
+        sbatch="sbatch",
+        scancel="scancel",
+        scontrol="scontrol",
+        squeue="squeue",
+        sacct=None,
+    )
+    cluster = Cluster.of(
+        LoginNode(ssh=SshOfScripts(in_script), admin="slurm", paths=paths),
+        SlurmSettings(partition="main", public_address="supervisor.example.com:3000"),
     )
     row = unresolved_row(name)
     search = ScriptSearch(JOB, CUSTOMER, 10.0, {})

@@ -11,7 +11,7 @@ import pytest
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm.commands import comment
-from supervisor_tasks.slurm.interface import Request
+from supervisor_tasks.slurm.interface import Request, SlurmSettings
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.rest_access import RestAccess
@@ -53,10 +53,9 @@ class RecordedClient(RestClient):
 
 
 def cluster(client: RecordedClient) -> RestCluster:
-    return RestCluster(
-        access=RestAccess(client=client, mint=TokenMint(b"key" * 16), admin="slurm"),
-        partition="main",
-        public_address=ADDRESS,
+    return RestCluster.of(
+        RestAccess(client=client, mint=TokenMint(b"key" * 16), admin="slurm"),
+        SlurmSettings(partition="main", public_address=ADDRESS),
         home="/home/{address}",
         environment={},
     )
