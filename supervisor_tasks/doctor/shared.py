@@ -145,7 +145,7 @@ class Examined:
     def _login(self) -> Address:
         services = self.slurm.needed()
         user = Address(self.customer or self._last_customer())
-        services.cluster.require_own_home(user)
+        services.cluster.homes.require_own(user)
         answer = over_ssh(services.cluster).login_node.ssh.ask(user, ["true"])
         if answer.status != 0:
             said = answer.stderr.strip() or answer.stdout.strip()

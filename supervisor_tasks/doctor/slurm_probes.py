@@ -200,7 +200,7 @@ def job_submit(shared: Examined) -> Iterator[Finding]:
 
 def login_clock(shared: Examined) -> Iterator[Finding]:
     """How far the login node's clock is from ours."""
-    theirs_s = shared.slurm.needed().cluster.now_s()
+    theirs_s = shared.slurm.needed().cluster.clock.now_s()
     yield clock_verdict("the login node", theirs_s - int(time.time()))
 
 
@@ -228,7 +228,7 @@ def slurmrestd(shared: Examined) -> Iterator[Finding]:
     ours.
     """
     cluster = shared.slurm.get().cluster
-    theirs_s = cluster.now_s()
+    theirs_s = cluster.clock.now_s()
     cluster.list_all()  # as the admin; slurmctld checks the token
     yield green(
         "slurmrestd", f"{cluster.address} answers, and slurmctld takes our tokens"

@@ -51,7 +51,7 @@ def denied_submissions(
         return {}
     try:
         controller = context.slurm.cluster.controller()
-        now_s = context.slurm.cluster.now_s()
+        now_s = context.slurm.cluster.clock.now_s()
     except TransientError as error:
         matches |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
         return {}

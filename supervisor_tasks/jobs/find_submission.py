@@ -256,7 +256,7 @@ def _submitted_since(
             unknown[job_id] = ages[job_id]
     logs: Mapping[JobId, bool | Exception] = {}
     if unknown:
-        logs = context.slurm.cluster.log_files(customer, unknown)
+        logs = context.slurm.cluster.logs.log_files(customer, unknown)
     return {
         job_id: outcome(
             partial(
@@ -452,7 +452,7 @@ def _traces(
             row.slurm_id for row in context.ledger.callbacks.of_last(job_id, ago_s)
         }
     plausible = plausible_ids(context, called_ids, ages)
-    logs = context.slurm.cluster.log_files(customer, ages)
+    logs = context.slurm.cluster.logs.log_files(customer, ages)
     return {
         job_id: outcome(partial(_described, plausible.get(job_id, ()), logs[job_id]))
         for job_id in ages

@@ -242,7 +242,7 @@ def _now_s(
     """
     for job_id, seen in records(matches).items():
         if seen.is_stalled or _was_suspended(jobs[job_id]):
-            return context.slurm.cluster.now_s()
+            return context.slurm.cluster.clock.now_s()
     return 0
 
 
@@ -295,7 +295,7 @@ def submitted_s_of_requeued(
     requeued = [job.job_id for job, seen in new if seen.restarts and not job.runs]
     if not requeued:
         return {}
-    now_s = now_s or context.slurm.cluster.now_s()
+    now_s = now_s or context.slurm.cluster.clock.now_s()
     ages_s = context.ledger.journal.last_ages_s(requeued, SubmitStarted)
     return {job_id: math.floor(now_s - age_s) for job_id, age_s in ages_s.items()}
 

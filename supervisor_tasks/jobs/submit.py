@@ -124,9 +124,9 @@ def _submit_ready(group: Group, members: Members) -> None:
     new = _new(group, members, past)
     if not new:
         return
-    cluster.require_own_home(group.customer)
+    cluster.homes.require_own(group.customer)
     scripts = context.ledger.scripts([job.job_id for job, _ in new])
-    clock = cluster.clock(group.customer)
+    clock = cluster.clock.of(group.customer)
     begun_s = our_clock_s()
     start = Start({effect: SubmitStarted(job.limit_min) for job, effect in new})
     group.record(start)

@@ -102,7 +102,7 @@ def _check(
     ledger = context.ledger
     try:
         controller = context.slurm.cluster.controller()
-        now_s = context.slurm.cluster.now_s()
+        now_s = context.slurm.cluster.clock.now_s()
     except TransientError as error:
         _record_failure(ledger, error)
         raise

@@ -390,7 +390,7 @@ def _traces_by_time(
     forgotten them. A job for which nothing follows is left out.
     """
     # before the ages: a slow answer makes no job younger
-    now_s = context.slurm.cluster.now_s()
+    now_s = context.slurm.cluster.clock.now_s()
     answered_ago_s = context.ledger.journal.last_ages_s(jobs, Submitted)
     losses_ago_s = context.ledger.journal.ages(jobs, SubmissionLostBySlurm)
     persisted = set(snapshot.persisted_by_slurm or ())
@@ -485,7 +485,7 @@ def _log_traces(
     failures = 0
     for user in random.sample(users, min(len(users), CUSTOMERS_AT_ONCE)):
         try:
-            written = context.slurm.cluster.jobs_with_logs(user, asked_of[user])
+            written = context.slurm.cluster.logs.jobs_with_logs(user, asked_of[user])
         except TransientError as error:
             # a broken account must not stop the search for the others
             report.unseen["logs"] = str(error)[:MAX_TEXT_CHARS]

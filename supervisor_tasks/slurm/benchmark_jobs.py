@@ -51,7 +51,7 @@ class BenchmarkJobs:
         """Return the login node's clock. Raises TransientError when the login node
         rejects the connection.
         """
-        return self.cluster.clock(self.user)
+        return self.cluster.clock.of(self.user)
 
     def submit(
         self, measurement: Measurement, clock: LoginClock, begun_s: float

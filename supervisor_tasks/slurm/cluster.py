@@ -3,7 +3,7 @@ docstring says otherwise.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 import structlog
@@ -25,9 +25,10 @@ from supervisor_tasks.slurm.account_defaults import (
 )
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
-from supervisor_tasks.slurm.homes import Home, Homes, home_seen, look
+from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
+    CONTROLLER_TIMEOUT_S,
     Controller,
     FindOwners,
     OnAnswer,
@@ -81,10 +82,8 @@ from supervisor_tasks.slurm.script_matching import (
     found_by_script,
     is_recognised,
     job_id_in_header,
-    last_writes,
     read_scripts,
     script_heads,
-    written_at,
 )
 from supervisor_tasks.slurm.size import SiteChoice, Size, memory_per_cpu_limit
 from supervisor_tasks.slurm.splitting import ask_in_parts
@@ -98,8 +97,9 @@ from supervisor_tasks.slurm.squeue import (
     squeue_json,
 )
 from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.ssh_clock import SshClock
+from supervisor_tasks.slurm.ssh_homes import SshHomeCheck, SshJobLogs
 from supervisor_tasks.slurm.submit_token import (
-    CLOCKS_APART_S,
     expires_s,
     usable_s,
     with_token,
@@ -110,19 +110,6 @@ log = structlog.get_logger()
 # in one command, so that a slow slurmctld answers within COMMAND_TIMEOUT_S
 SCRIPTS_A_LOOK = 100
 CHOICES_ASKED_AGAIN_S = 60.0  # a slurmdbd that hangs must not delay each look
-# with a longer wait, the worker learns late that slurmctld is back
-CONTROLLER_TIMEOUT_S = 15.0
-
-
-class ClocksDifferError(TransientError):
-    """A user's session shows another time than the admin's. Nothing was submitted."""
-
-    def __init__(self, user: str, admin: str, address: str, ahead_s: int) -> None:
-        super().__init__(
-            f"the clock of {user}'s session on {address} is {ahead_s:+d} s to that of {admin}'s session; "
-            f"expected at most {CLOCKS_APART_S} s. If the login nodes behind {address} show the same time, "
-            f"a start-up file of {user} prints a false one; else start chrony or ntpd on them"
-        )
 
 
 @dataclass(slots=True)
@@ -141,7 +128,9 @@ class Cluster:
 
     login_node: LoginNode
     settings: SlurmSettings
-    homes: Homes
+    clock: SshClock
+    homes: SshHomeCheck
+    logs: SshJobLogs
     reported: LastReported
     # the site's file on the login node; jobs inherit what it exports
     environment_file: str
@@ -158,10 +147,14 @@ class Cluster:
         """Build the cluster's parts. `environment_file` is the site's file on the login
         node; jobs inherit what it exports.
         """
+        clock = SshClock(login_node=login_node)
+        home_check = SshHomeCheck(login_node=login_node, homes=homes or Homes())
         return cls(
             login_node=login_node,
             settings=settings,
-            homes=homes or Homes(),
+            clock=clock,
+            homes=home_check,
+            logs=SshJobLogs(login_node=login_node, clock=clock, homes=home_check),
             reported=LastReported(),
             environment_file=environment_file,
         )
@@ -195,53 +188,6 @@ class Cluster:
         if not self.settings.submit_key:
             return 0.0
         return usable_s(SUBMIT_TIMEOUT_S, self.settings.message_timeout_s)
-
-    def clock(self, user: str) -> LoginClock:
-        """Return the login node's clock, as this user sees it, with the path of the
-        admin's SLURM configuration. Raises SshUnavailableError when the login node
-        rejects the connection, ClocksDifferError when this clock is not the admin's.
-
-        The user's clock counts, because one address may lead to several login nodes. A
-        start-up file can print a false one, and submissions would count for longer.
-        """
-        clock, admins = self.login_node.ssh.clock(user), self._admins_clock()
-        ahead_s = clock.ahead_of_s(admins)
-        if abs(ahead_s) > CLOCKS_APART_S:
-            # a clock that was just set must not be rejected twice
-            self.login_node.ssh.discard_clock(user)
-            self.login_node.ssh.discard_clock(self.login_node.admin)
-            raise ClocksDifferError(user, self.login_node.admin, self.address, ahead_s)
-        return replace(clock, slurm_conf=admins.slurm_conf)
-
-    def now_s(self) -> int:
-        """Return the site's time (Unix time) by the login node's clock. Raises
-        SshUnavailableError.
-        """
-        return self._admins_clock().at(our_clock_s())
-
-    def _admins_clock(self) -> LoginClock:
-        return self.login_node.ssh.clock(self.login_node.admin, is_admin=True)
-
-    def require_own_home(self, user: Address) -> None:
-        """Check the customer's home; call it before a session begins as the customer.
-        Raises UnsafeHomeError when another customer may decide what the session runs,
-        and other TransientErrors when the login node gives no answer.
-        """
-        self.homes.require_own(
-            user, self._homes, log_in=lambda: self.login_node.ssh.clock(user)
-        )
-
-    def _homes(self, users: Sequence[str]) -> dict[str, Home | Exception]:
-        """Return each user's home, or the error in its place."""
-        delimiter = new_delimiter()
-        answer = self.login_node.ask(look(delimiter, users))
-        homes = dict[str, Home | Exception]()
-        for user in users:
-            try:
-                homes[user] = home_seen(answer, delimiter, user)
-            except TransientError as error:
-                homes[user] = error
-        return homes
 
     def submit_batch(
         self,
@@ -411,7 +357,7 @@ class Cluster:
         searches: Sequence[ScriptSearch],
         listed: Collection[SqueueRow],
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
-        now_s = self.now_s() - CLOCKS_DIFFER_S
+        now_s = self.clock.now_s() - CLOCKS_DIFFER_S
         recent = dict[JobId, list[SqueueRow]]()
         unread = set[SlurmId]()
         for search in searches:
@@ -497,7 +443,7 @@ class Cluster:
         `listed` is slurmctld's whole list, one command reads up to 500 scripts, and one
         command asks accounting.
         """
-        now_s = self.now_s() - CLOCKS_DIFFER_S
+        now_s = self.clock.now_s() - CLOCKS_DIFFER_S
         rows_of_user = dict[str, list[SqueueRow]]()
         for row in listed.values():
             rows_of_user.setdefault(row.record.user, []).append(row)
@@ -523,35 +469,6 @@ class Cluster:
             if not isinstance(records, QuestionRejectedError):
                 results[job_id] = bool(records)
         return results
-
-    def log_files(
-        self, user: Address, begun_s_ago: Mapping[JobId, float]
-    ) -> dict[JobId, bool | UndecidedError]:
-        """Return whether each of these jobs has written its output file since its
-        submission began, as the login node sees it.
-        """
-        written = self.jobs_with_logs(user, begun_s_ago)
-        return {job_id: job_id in written for job_id in begun_s_ago}
-
-    def jobs_with_logs(
-        self, user: Address, begun_s_ago: Mapping[JobId, float]
-    ) -> set[JobId]:
-        """Return the jobs of one customer that have written their output files since
-        their submissions began, in one command. Raises UnsafeHomeError, because it
-        begins a session as the customer.
-        """
-        self.require_own_home(user)
-        now_s = self.now_s()
-        answer = self.login_node.ssh.ask(
-            user, last_writes(f"{job_id}.log" for job_id in begun_s_ago)
-        )
-        written = set[JobId]()
-        for job_id, ago_s in begun_s_ago.items():
-            begun_s = now_s - ago_s - CLOCKS_DIFFER_S
-            written_s = written_at(answer, f"{job_id}.log")
-            if written_s is not None and written_s >= begun_s:
-                written.add(job_id)
-        return written
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
         """Return all jobs (of one user) that slurmctld remembers, with the texts that

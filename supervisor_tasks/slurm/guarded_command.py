@@ -196,7 +196,7 @@ def ask_clock(delimiter: str) -> list[str]:
 
 def parse_clock(answer: CommandAnswer, delimiter: str, our_s: float) -> LoginClock:
     """Read the login node's clock from the answer, which arrived at `our_s`. A
-    customer's start-up file may have printed it: `Cluster.clock` compares it with the
+    customer's start-up file may have printed it: `SshClock.of` compares it with the
     admin's. Raises TransientError when it shows no time.
     """
     found = re.search(rf"{delimiter} (\d{{1,12}}) (.*)\n", answer.stdout)

@@ -25,6 +25,8 @@ from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm.submit_token import Submission
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
+# with a longer wait, the worker learns late that slurmctld is back
+CONTROLLER_TIMEOUT_S = 15.0
 
 FindOwners = Callable[[Mapping[SlurmId, int]], Mapping[SlurmId, Collection[JobId]]]
 OnAnswer = Callable[[JobId, SlurmId | Exception], None]
@@ -101,6 +103,45 @@ class SlurmSettings:
     submit_key: str = field(default="", repr=False)
 
 
+class SiteClock(Protocol):
+    """The site's clock."""
+
+    def of(self, user: str) -> LoginClock:
+        """Return the clock that a submission of this user is timed by."""
+
+    def now_s(self) -> int:
+        """Return the site's time (Unix time)."""
+
+
+class HomeCheck(Protocol):
+    """The check of the customers' homes."""
+
+    def require_own(self, user: Address) -> None:
+        """Check the customer's home before a session begins as the customer. Raises
+        UnsafeHomeError.
+        """
+
+
+class JobLogs(Protocol):
+    """The output files of jobs in their customers' homes."""
+
+    def log_files(
+        self, user: Address, begun_s_ago: Mapping[JobId, float]
+    ) -> dict[JobId, bool | UndecidedError]:
+        """Return whether each of these jobs of one customer has written its output file
+        since its submission began. The error is in the place of a job when the worker
+        cannot see it and SLURM may have forgotten the job.
+        """
+
+    def jobs_with_logs(
+        self, user: Address, begun_s_ago: Mapping[JobId, float]
+    ) -> set[JobId]:
+        """Return the jobs of one customer that have written their output files since
+        their submissions began. Raises a TransientError where the worker cannot see
+        that.
+        """
+
+
 class SlurmCluster(Protocol):
     """One SLURM. Threads may share it.
 
@@ -111,6 +152,18 @@ class SlurmCluster(Protocol):
     @property
     def settings(self) -> SlurmSettings:
         """What the operator has set."""
+
+    @property
+    def clock(self) -> SiteClock:
+        """The site's clock."""
+
+    @property
+    def homes(self) -> HomeCheck:
+        """The check of the customers' homes."""
+
+    @property
+    def logs(self) -> JobLogs:
+        """The output files of jobs."""
 
     @property
     def address(self) -> str:
@@ -136,17 +189,6 @@ class SlurmCluster(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
-
-    def clock(self, user: str) -> LoginClock:
-        """Return the clock that a submission of this user is timed by."""
-
-    def now_s(self) -> int:
-        """Return the site's time (Unix time)."""
-
-    def require_own_home(self, user: Address) -> None:
-        """Check the customer's home before a session begins as the customer. Raises
-        UnsafeHomeError.
-        """
 
     def submit_batch(
         self,
@@ -191,22 +233,6 @@ class SlurmCluster(Protocol):
     ) -> dict[JobId, bool | None]:
         """Return for each job whether SLURM or accounting has, or had, what `find`
         searches for; None when the records cannot decide it.
-        """
-
-    def log_files(
-        self, user: Address, begun_s_ago: Mapping[JobId, float]
-    ) -> dict[JobId, bool | UndecidedError]:
-        """Return whether each of these jobs of one customer has written its output file
-        since its submission began. The error is in the place of a job when the worker
-        cannot see it and SLURM may have forgotten the job.
-        """
-
-    def jobs_with_logs(
-        self, user: Address, begun_s_ago: Mapping[JobId, float]
-    ) -> set[JobId]:
-        """Return the jobs of one customer that have written their output files since
-        their submissions began. Raises a TransientError where the worker cannot see
-        that.
         """
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:

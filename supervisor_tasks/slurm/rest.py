@@ -15,7 +15,7 @@ one of these would be the proof, the operator decides.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -36,6 +36,7 @@ from supervisor_tasks.slurm.guarded_command import (
 )
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
+    CONTROLLER_TIMEOUT_S,
     Controller,
     FindOwners,
     OnAnswer,
@@ -57,6 +58,8 @@ from supervisor_tasks.slurm.parsers import (
     SlurmUnavailableError,
 )
 from supervisor_tasks.slurm.rest_access import RestAccess
+from supervisor_tasks.slurm.rest_clock import RestClock
+from supervisor_tasks.slurm.rest_homes import RestHomeCheck, RestJobLogs
 from supervisor_tasks.slurm.script_matching import ScriptSearch, has_job_name
 from supervisor_tasks.slurm.size import SiteChoice, Size
 from supervisor_tasks.slurm.squeue import SqueueRow
@@ -65,21 +68,10 @@ from supervisor_tasks.slurm.submit_token import expires_s, with_token
 
 log = structlog.get_logger()
 
-# with a longer wait, the worker learns late that slurmctld is back
-CONTROLLER_TIMEOUT_S = 15.0
-CLOCK_KNOWN_FOR_S = 60.0
 # jobs that are asked for one by one; for more, the whole list is smaller work
 ASKED_ALONE = 16
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of jobs, unless the settings have another one
-NO_LOGS = "SLURM_TRANSPORT=rest: the worker cannot look into the customers' homes"
 Environment = Callable[[str], Mapping[str, str]]
-
-
-@dataclass(slots=True)
-class _KnownClock:
-    """The last reading of slurmctld's clock by this process."""
-
-    clock: LoginClock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +84,9 @@ class RestCluster:
     environment: Mapping[str, str]
     min_job_age_s: int
     max_memory_per_cpu_mb: int | None
-    _known_clock: _KnownClock = field(default_factory=_KnownClock)
+    clock: RestClock
+    homes: RestHomeCheck
+    logs: RestJobLogs
 
     @classmethod
     def of(
@@ -117,6 +111,9 @@ class RestCluster:
             environment=environment,
             min_job_age_s=min_job_age_s,
             max_memory_per_cpu_mb=max_memory_per_cpu_mb,
+            clock=RestClock(access=access),
+            homes=RestHomeCheck(),
+            logs=RestJobLogs(min_job_age_s=min_job_age_s),
         )
 
     @property
@@ -144,25 +141,6 @@ class RestCluster:
     def close(self) -> None:
         """Close the connections."""
         self.access.client.close()
-
-    def clock(self, user: str) -> LoginClock:  # noqa: ARG002  slurmctld has one clock for all
-        """Return slurmctld's clock, asked now. Raises SlurmUnavailableError."""
-        slurm_s = rest_answers.clock_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
-        clock = LoginClock(slurm_s, our_clock_s())
-        self._known_clock.clock = clock
-        return clock
-
-    def now_s(self) -> int:
-        """Return the site's time (Unix time) by slurmctld's clock. Raises
-        SlurmUnavailableError.
-        """
-        clock = self._known_clock.clock
-        if clock is None or our_clock_s() - clock.our_s > CLOCK_KNOWN_FOR_S:
-            clock = self.clock(self.access.admin)
-        return clock.at(our_clock_s())
-
-    def require_own_home(self, user: Address) -> None:
-        """Return: no session begins as the customer, so none reads start-up files."""
 
     # --- submissions ------------------------------------------------------------------
 
@@ -281,7 +259,7 @@ class RestCluster:
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
         """Return all jobs (of one user) that slurmctld remembers, in one request."""
-        now_s = self.now_s()
+        now_s = self.clock.now_s()
         rows = rest_answers.jobs_listed(self.access.ask("jobs"), now_s)
         if user is None:
             return rows
@@ -298,7 +276,7 @@ class RestCluster:
         if len(slurm_ids) > ASKED_ALONE:
             rows = self.list_all()
         else:
-            rows, now_s = {}, self.now_s()
+            rows, now_s = {}, self.clock.now_s()
             for slurm_id in slurm_ids:
                 path = f"job/{slurm_id}"
                 answer = self.access.order("GET", path)
@@ -327,7 +305,7 @@ class RestCluster:
             elif not row.user:
                 unnamed.append(row)
         owned = owners({row.slurm_id: row.submit_s for row in (*own, *unnamed)})
-        now_s = self.now_s() - CLOCKS_DIFFER_S
+        now_s = self.clock.now_s() - CLOCKS_DIFFER_S
         found = dict[JobId, list[JobRecord] | SupervisorError]()
         for job_id, ago_s in begun_s_ago.items():
             search = ScriptSearch(job_id, user, ago_s, owned)
@@ -413,38 +391,6 @@ class RestCluster:
                     results[search.job_id] = True
                     break
         return results
-
-    def log_files(
-        self,
-        user: Address,  # noqa: ARG002
-        begun_s_ago: Mapping[JobId, float],
-    ) -> dict[JobId, bool | UndecidedError]:
-        """Return False for a job while slurmctld must still know a job that began then.
-        Later, only the log could show that SLURM had the job, and the worker cannot see
-        the log: then the error is in the place of the job.
-        """
-        logs = dict[JobId, bool | UndecidedError]()
-        for job_id, ago_s in begun_s_ago.items():
-            logs[job_id] = self._forgotten(ago_s) or False
-        return logs
-
-    def _forgotten(self, begun_s_ago: float) -> UndecidedError | None:
-        if not self.min_job_age_s:
-            return None  # SLURM forgets no job
-        if begun_s_ago + CLOCK_KNOWN_FOR_S < self.min_job_age_s:
-            return None
-        return UndecidedError(
-            f"it is not known whether SLURM had the job: its submission began {begun_s_ago:.0f} s ago, SLURM forgets a"
-            f" job {self.min_job_age_s} s after its end, and {NO_LOGS}"
-        )
-
-    def jobs_with_logs(
-        self,
-        user: Address,  # noqa: ARG002
-        begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
-    ) -> set[JobId]:
-        """Raise SlurmUnavailableError: the homes cannot be seen."""
-        raise SlurmUnavailableError(NO_LOGS)
 
     def look(
         self,

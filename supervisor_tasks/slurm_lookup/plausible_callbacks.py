@@ -36,7 +36,7 @@ def plausible_ids(
     if not named:
         return {}
     cluster, ledger = context.slurm.cluster, context.ledger
-    controller, now_s = cluster.controller(), cluster.now_s()
+    controller, now_s = cluster.controller(), cluster.clock.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
     listed: Collection[SlurmId] = ()
     if not controller.next_id:

@@ -100,7 +100,7 @@ def wait_until_ids_are_denied(world: SubmissionEnv) -> None:
     def must_know_new_jobs() -> bool:
         controller = cluster.controller()
         return must_know(
-            0.0, controller.runs_for_s(cluster.now_s()), controller.min_job_age_s
+            0.0, controller.runs_for_s(cluster.clock.now_s()), controller.min_job_age_s
         )
 
     try:

@@ -132,15 +132,15 @@ def home(world: SubmissionEnv) -> Iterator[Path]:
 
 def refused(cluster: Cluster, *words: str) -> None:
     with pytest.raises(UnsafeHomeError) as error:
-        cluster.require_own_home(VICTIM)
+        cluster.homes.require_own(VICTIM)
     for word in (VICTIM, *words):
         assert word in str(error.value)
 
 
 def test_home__of_the_customer_alone__is_accepted(cluster: Cluster, home: Path) -> None:
-    cluster.require_own_home(VICTIM)
+    cluster.homes.require_own(VICTIM)
     home.chmod(0o2750)
-    cluster.require_own_home(VICTIM)
+    cluster.homes.require_own(VICTIM)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777, 0o770, 0o2775])
@@ -184,7 +184,7 @@ def test_home__in_a_folder_where_others_can_exchange_it__is_refused(
     home.parent.chmod(0o777)
     refused(cluster, str(home.parent))
     home.parent.chmod(0o1777)  # only who owns an entry can rename it
-    cluster.require_own_home(VICTIM)
+    cluster.homes.require_own(VICTIM)
 
 
 def test_home__in_a_folder_of_another_customer__is_refused(
@@ -200,7 +200,7 @@ def test_home__behind_a_link_of_another_customer__is_refused(
     link = home.parent / "link"
     link.symlink_to(home)
     world.slurm.users.set_home(VICTIM, link)
-    cluster.require_own_home(VICTIM)
+    cluster.homes.require_own(VICTIM)
     os.chown(link, world.slurm.users.add(ATTACKER), 0, follow_symlinks=False)
     refused(cluster, str(link), ATTACKER)
 
@@ -223,7 +223,7 @@ def test_home__that_does_not_exist__is_refused_until_it_is_made(
     missing.mkdir()
     refused(cluster, str(missing), "belongs to")
     os.chown(missing, uid, uid)
-    cluster.require_own_home(VICTIM)
+    cluster.homes.require_own(VICTIM)
 
 
 def test_home__missing_where_others_can_make_it__is_refused(
@@ -243,7 +243,7 @@ def test_accounts__two_with_one_uid__are_refused(
     users.add(twin)
     users.set_uid(twin, uid)
     with pytest.raises(UnsafeHomeError, match=f"{twin}.*{VICTIM}"):
-        cluster.require_own_home(twin)
+        cluster.homes.require_own(twin)
 
 
 def test_start_up_file__answers_for_its_owner__is_not_asked(

@@ -428,7 +428,7 @@ def test_submission__customer_without_a_home__gets_it_and_the_job_runs_as_him(
     cluster = slurm_services(load(Need.SLURM, environment=settings)).cluster
     answers = list[SlurmId | Exception]()
     try:
-        cluster.require_own_home(customer)
+        cluster.homes.require_own(customer)
         size = Definition(
             gpus=0, mem_per_cpu_mb=10, cpus_per_task=1, ntasks=1, batch_location_hash=""
         )
@@ -438,7 +438,7 @@ def test_submission__customer_without_a_home__gets_it_and_the_job_runs_as_him(
             script="#!/bin/sh\nid -u; id -G; pwd\n",
             number=1,
         )
-        clock = cluster.clock(customer)
+        clock = cluster.clock.of(customer)
         cluster.submit_batch(
             customer,
             [(job, request)],

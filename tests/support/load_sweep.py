@@ -238,7 +238,9 @@ def forget_waiting_jobs(
         emptied(ledger.engine)
         ledger.facts.set(PROVIDER, provider)
         cluster = worker.context.slurm.cluster
-        record_controller_start(ledger, cluster.controller(), 0.0, cluster.now_s())
+        record_controller_start(
+            ledger, cluster.controller(), 0.0, cluster.clock.now_s()
+        )
         where = {
             "cluster": ledger.cluster,
             "first": first,

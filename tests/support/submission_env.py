@@ -198,7 +198,7 @@ class SubmissionEnv:
             proxy.inject(direction, at, fault)
             return
         passed = proxy.passed[Direction.TO_SERVER]
-        cluster.clock(CUSTOMER)
+        cluster.clock.of(CUSTOMER)
         # which the proxy does once it has counted all that it has passed on
         proxy.fault(None)
         wait_until(

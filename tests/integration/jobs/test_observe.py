@@ -188,7 +188,7 @@ def test_poll_jobs__slurm_must_know_the_id_and_does_not__submission_is_denied(
 ) -> None:
     cluster = site.slurm.cluster
     wait_until(  # a slurmctld that has just begun may have forgotten the job
-        lambda: cluster.controller().runs_for_s(cluster.now_s()) > 10,
+        lambda: cluster.controller().runs_for_s(cluster.clock.now_s()) > 10,
         "slurmctld to run long enough",
         PATIENCE_S,
     )
@@ -287,9 +287,11 @@ def test_poll_jobs__job_goes_on_after_a_suspension__time_of_the_look_counts(
     wait_for_state(world, slurm_id, "RUNNING")
     world.scontrol("suspend", slurm_id)
     assert world.look(site, job).runs[-1].suspended
-    begun_s = site.slurm.cluster.now_s()
+    begun_s = site.slurm.cluster.clock.now_s()
     wait_until(
-        lambda: site.slurm.cluster.now_s() >= begun_s + 4, "4 s to pass", PATIENCE_S
+        lambda: site.slurm.cluster.clock.now_s() >= begun_s + 4,
+        "4 s to pass",
+        PATIENCE_S,
     )
     world.scontrol("resume", slurm_id)
     wait_for_state(world, slurm_id, "RUNNING")
@@ -303,7 +305,7 @@ def test_submitted_s_of_requeued__clocks_are_apart__is_by_slurms_clock(
     job, slurm_id = requeued(world, site)
     seen = look_at(site, [site.ledger.jobs([job])[job]])[job].record
     assert seen is not None
-    now_s = site.slurm.cluster.now_s()
+    now_s = site.slurm.cluster.clock.now_s()
     found = submitted_s_of_requeued(
         site, [(site.ledger.jobs([job])[job], seen)], now_s + apart_s
     )

@@ -75,7 +75,7 @@ def test_submission__slurmrestd_killed_before_its_answer__makes_one_job(
     job = world.new_job(site, LONG)
     with Proxy.start(world.slurmrestd.address) as proxy:
         behind = world.site(world.rest_cluster(proxy.address))
-        rest(behind).clock(CUSTOMER)
+        rest(behind).clock.of(CUSTOMER)
         proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.LOSE_TO_CLIENT)
         submitting = threading.Thread(target=world.carry_out, args=(behind, job))
         submitting.start()
@@ -274,7 +274,7 @@ def test_token__made_with_another_slurms_key__no_answer_counts(
     with pytest.raises(SlurmUnavailableError):
         foreign.list_all()
     with pytest.raises(SlurmUnavailableError):
-        foreign.clock(CUSTOMER)
+        foreign.clock.of(CUSTOMER)
 
 
 # --- with job_submit.lua --------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_submission__tls_connection_ends_at_a_byte__one_job_and_its_whole_script
 ) -> None:
     with behind_tls(world) as (behind, proxy):
         job = world.new_job(behind, LONG, world.new_customer())
-        behind.slurm.cluster.clock(CUSTOMER)
+        behind.slurm.cluster.clock.of(CUSTOMER)
         world.inject_in_submission(behind.slurm.cluster, proxy, direction, at, fault)
         world.carry_out(behind, job)
         assert "SubmitStarted" in world.journal(job)

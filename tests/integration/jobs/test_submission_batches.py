@@ -114,7 +114,7 @@ def worker(
     world: SubmissionEnv, transport: Transport, proxy: Proxy
 ) -> Iterator[Worker]:
     cluster = world.cluster_over(transport, proxy.address)
-    yield Worker(cluster, cluster.clock(CUSTOMER))
+    yield Worker(cluster, cluster.clock.of(CUSTOMER))
     cluster.close()
     world.slurm.run("scancel", f"--user={CUSTOMER}")
 

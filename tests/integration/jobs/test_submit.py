@@ -55,7 +55,8 @@ from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
 from supervisor_tasks.monitoring.standing_work import check_alarms
-from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster, over_ssh
+from supervisor_tasks.slurm.cluster import Cluster, over_ssh
+from supervisor_tasks.slurm.interface import CONTROLLER_TIMEOUT_S
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
@@ -94,8 +95,8 @@ def proxy(world: SubmissionEnv, transport: str) -> Iterator[Proxy]:
 def site(world: SubmissionEnv, proxy: Proxy, transport: str) -> Iterator[WorkerContext]:
     """A worker behind the proxy, with a connection that stands already."""
     site = world.site(world.cluster_over(transport, proxy.address))
-    site.slurm.cluster.clock(CUSTOMER)
-    site.slurm.cluster.clock(admin())
+    site.slurm.cluster.clock.of(CUSTOMER)
+    site.slurm.cluster.clock.of(admin())
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
@@ -919,7 +920,7 @@ def test_search__many_jobs_of_a_customer__takes_as_many_commands_as_for_one(
     monkeypatch.setattr(Ssh, "run", counted)
     monkeypatch.setattr(RestClient, "request", requested)
     # the site's clock is not read again meanwhile
-    for name in ("ssh.CLOCK_TRUSTED_S", "rest.CLOCK_KNOWN_FOR_S"):
+    for name in ("ssh.CLOCK_TRUSTED_S", "rest_clock.CLOCK_KNOWN_FOR_S"):
         monkeypatch.setattr(f"supervisor_tasks.slurm.{name}", 3600.0)
     counts = list[int]()
     for number in (1, 1, 20):  # the first one logs in

@@ -329,12 +329,14 @@ def test_sweep__waiting_jobs_are_gone__what_is_left_of_each_decides(
     with worker_of(grid, **settings) as site:
         cluster = site.slurm.cluster
         controller = cluster.controller()
-        record_controller_start(site.ledger, controller, silent_s, cluster.now_s())
+        record_controller_start(
+            site.ledger, controller, silent_s, cluster.clock.now_s()
+        )
         # SLURM lists this one: it has not lost everything
         other = sbatch_without_the_fleet(grid, grid.new_customer().address)
         booted_s = int(controller.booted)
         wait_until(
-            lambda: cluster.now_s() > booted_s + GRACE_S,
+            lambda: cluster.clock.now_s() > booted_s + GRACE_S,
             "slurmctld to be up for long enough",
             PATIENCE_S,
         )

@@ -83,7 +83,7 @@ def handed_over(site: WorkerContext, job: JobId) -> SlurmId:
     cluster.submit_batch(
         CUSTOMER,
         [(job, request)],
-        cluster.clock(CUSTOMER),
+        cluster.clock.of(CUSTOMER),
         our_clock_s(),
         lambda _, answer: answers.append(answer),
     )

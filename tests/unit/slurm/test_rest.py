@@ -136,7 +136,7 @@ def submit(client: RecordedClient, times: int) -> list[SlurmId | Exception]:
         rest.submit_batch(
             CUSTOMER,
             [(JOB, request)],
-            rest.clock(CUSTOMER),
+            rest.clock.of(CUSTOMER),
             our_clock_s(),
             lambda _, outcome: outcomes.append(outcome),
         )
