@@ -35,7 +35,7 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
     store = BenchmarkStore(ledger.engine, ledger.cluster)
     users = store.users() | {slurm.benchmark_user}
     benchmarks = list[SqueueRow]()
-    for job in slurm.cluster.list_all().values():
+    for job in slurm.cluster.queries.list_all().values():
         is_ours = job.user in users and is_named(job.name, beginning)
         if is_ours and job.record.phase is not Phase.ENDED:
             benchmarks.append(job)

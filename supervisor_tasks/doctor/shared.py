@@ -72,7 +72,9 @@ class Examined:
     @cached_property
     def controller(self) -> Shared[Controller]:
         """What slurmctld reports about itself."""
-        return self._once("slurmctld", lambda: self.slurm.needed().cluster.controller())
+        return self._once(
+            "slurmctld", lambda: self.slurm.needed().cluster.site.controller()
+        )
 
     @cached_property
     def login(self) -> Shared[Address]:

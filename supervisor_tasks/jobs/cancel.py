@@ -82,7 +82,7 @@ def _cancel_all(context: WorkerContext, job: Job, records: Sequence[JobRecord]) 
     if now.slurm_id is not None or EffectKind.CANCEL in obsolete_effects(now):
         return
     cluster = context.slurm.cluster
-    listed = cluster.list_all(job.customer)
+    listed = cluster.queries.list_all(job.customer)
     for record in records:
         row = listed.get(record.slurm_id)
         if row is None:

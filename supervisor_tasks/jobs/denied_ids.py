@@ -50,7 +50,7 @@ def denied_submissions(
     if not begun_ago_s:
         return {}
     try:
-        controller = context.slurm.cluster.controller()
+        controller = context.slurm.cluster.site.controller()
         now_s = context.slurm.cluster.clock.now_s()
     except TransientError as error:
         matches |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))

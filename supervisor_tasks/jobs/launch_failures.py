@@ -36,7 +36,7 @@ def launch_failures(
     if not suspects:
         return {}
     try:
-        nodes = context.slurm.cluster.not_started(suspects.keys())
+        nodes = context.slurm.cluster.queries.not_started(suspects.keys())
     except TransientError as error:
         matches |= dict.fromkeys(suspects.values(), MatchResult(unclear=str(error)))
         return {}

@@ -142,7 +142,7 @@ def _reported_ends(
     }
     if not slurm_ids or not context.slurm.trust_callbacks:
         return {}
-    if context.slurm.cluster.has_accounting:
+    if context.slurm.cluster.queries.has_accounting:
         return {}
     callbacks = context.ledger.callbacks.about(slurm_ids)
     submissions = context.ledger.journal.submissions(set(slurm_ids.values()))
@@ -312,7 +312,7 @@ def _with_accounted_runs(
     Accounting may learn of a run some seconds after slurmctld has ended it, so the job
     is asked for at several looks.
     """
-    if not ended or not context.slurm.cluster.has_accounting:
+    if not ended or not context.slurm.cluster.queries.has_accounting:
         return {}, set()
     accounted = look_at(context, [jobs[job_id] for job_id in ended], {})
     changed = dict[JobId, MatchResult]()

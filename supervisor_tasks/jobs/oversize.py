@@ -144,12 +144,12 @@ def _without_rounding(
     cluster = context.slurm.cluster
     unanswered = dict[str, str]()
     limit = _answer_or_none(
-        "the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, unanswered
+        "the site's MaxMemPerCPU", cluster.site.memory_per_cpu_limit, unanswered
     )
     requests: Mapping[SlurmId, Size] = {}
     if running:
         asked = _answer_or_none(
-            "what was asked for", lambda: cluster.requests(running), unanswered
+            "what was asked for", lambda: cluster.queries.requests(running), unanswered
         )
         if asked is not None:
             (requests,) = asked

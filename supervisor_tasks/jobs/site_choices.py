@@ -27,7 +27,7 @@ def with_site_choices(
     new = _seen_first(jobs, matches)
     if not new or not cluster.settings.compares_sizes:
         return {}
-    choices = cluster.site_choices([(job.customer, size) for job, _, size in new])
+    choices = cluster.site.site_choices([(job.customer, size) for job, _, size in new])
     if choices is None:
         return {}
     chosen = dict[JobId, MatchResult]()

@@ -101,7 +101,7 @@ def _check(
 ) -> bool:
     ledger = context.ledger
     try:
-        controller = context.slurm.cluster.controller()
+        controller = context.slurm.cluster.site.controller()
         now_s = context.slurm.cluster.clock.now_s()
     except TransientError as error:
         _record_failure(ledger, error)

@@ -121,7 +121,7 @@ def collect_snapshot(
             cluster.settings.partition, compares_sizes=cluster.settings.compares_sizes
         )
         uptime_s: float | None = math.inf
-        if not cluster.has_accounting:
+        if not cluster.queries.has_accounting:
             uptime_s = continuous_uptime_s(ledger.periodic_runs.ages_s())
         booted, slurmctld_uptime_s = "", 0.0
         if boot is not None:
@@ -137,7 +137,7 @@ def collect_snapshot(
         )
     with report.asking("slurm"):
         require_expected_cluster(context)
-        snapshot = snapshot.changed(slurm=cluster.list_all())
+        snapshot = snapshot.changed(slurm=cluster.queries.list_all())
     snapshot = snapshot.changed(
         jobs=dict(snapshot.jobs) | _pointed_to(ledger, snapshot)
     )
@@ -375,7 +375,7 @@ def _traces(
     chosen = random.sample(lost, min(len(lost), JOBS_TRACED_AT_ONCE))
     if not chosen or not booted.isdecimal():
         return {}
-    if context.slurm.cluster.controller().booted != booted:
+    if context.slurm.cluster.site.controller().booted != booted:
         return {}  # slurmctld has just restarted: a later sweep looks
     jobs = context.ledger.jobs(chosen)
     traces = _traces_by_time(context, snapshot, jobs, int(booted))

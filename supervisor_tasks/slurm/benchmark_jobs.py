@@ -77,7 +77,7 @@ class BenchmarkJobs:
         SlurmUnavailableError.
         """
         return sorted(
-            self.cluster.list_all(self.owner(measurement)).values(),
+            self.cluster.queries.list_all(self.owner(measurement)).values(),
             key=lambda job: job.slurm_id,
         )
 

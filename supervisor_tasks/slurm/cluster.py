@@ -3,8 +3,7 @@ docstring says otherwise.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from dataclasses import dataclass
 
 import structlog
 
@@ -18,59 +17,26 @@ from supervisor_tasks.errors import (
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
-from supervisor_tasks.slurm.account_defaults import (
-    plugins_may_choose,
-    show_users,
-    site_choices,
-)
-from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
-    CONTROLLER_TIMEOUT_S,
-    Controller,
     FindOwners,
     OnAnswer,
     Request,
     SlurmCluster,
     SlurmSettings,
 )
-from supervisor_tasks.slurm.job_matching import (
-    MatchRequest,
-    MatchResult,
-    Record,
-    accounted_record,
-    listed_record,
-    match_jobs,
-)
 from supervisor_tasks.slurm.login_node import LoginNode, new_delimiter
-from supervisor_tasks.slurm.not_started import (
-    accounted_end_question,
-    accounted_ends,
-    drained_question,
-    drained_s,
-    ended_on,
-    ended_on_question,
-    not_started,
-)
 from supervisor_tasks.slurm.parsers import (
-    MAX_SLURM_ID,
     CommandAnswer,
     JobRecord,
     QuestionRejectedError,
-    boot_time,
-    has_accounting,
-    max_job_id,
-    min_job_age_s,
-    next_id,
     not_cancelled,
     require_success,
     submitted_id,
 )
 from supervisor_tasks.slurm.sacct import (
-    accounted_jobs,
-    sacct_by_id,
     sacct_histories,
     submissions_by_user,
     submitted_as,
@@ -82,23 +48,16 @@ from supervisor_tasks.slurm.script_matching import (
     found_by_script,
     is_recognised,
     job_id_in_header,
-    read_scripts,
-    script_heads,
 )
-from supervisor_tasks.slurm.size import SiteChoice, Size, memory_per_cpu_limit
-from supervisor_tasks.slurm.splitting import ask_in_parts
 from supervisor_tasks.slurm.squeue import (
     SqueueRow,
-    listed_jobs,
-    requested_sizes,
-    squeue_all,
-    squeue_by_id,
-    squeue_format,
-    squeue_json,
 )
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.ssh_clock import SshClock
 from supervisor_tasks.slurm.ssh_homes import SshHomeCheck, SshJobLogs
+from supervisor_tasks.slurm.ssh_queries import SshJobQueries
+from supervisor_tasks.slurm.ssh_scripts import SshScripts
+from supervisor_tasks.slurm.ssh_site import LastReported, SshSiteQueries
 from supervisor_tasks.slurm.submit_token import (
     expires_s,
     usable_s,
@@ -106,20 +65,6 @@ from supervisor_tasks.slurm.submit_token import (
 )
 
 log = structlog.get_logger()
-
-# in one command, so that a slow slurmctld answers within COMMAND_TIMEOUT_S
-SCRIPTS_A_LOOK = 100
-CHOICES_ASKED_AGAIN_S = 60.0  # a slurmdbd that hangs must not delay each look
-
-
-@dataclass(slots=True)
-class LastReported:
-    """The last values that SLURM reported to this process."""
-
-    max_id: int = MAX_SLURM_ID
-    controller: Controller | None = None
-    site_choices: dict[str, SiteChoice] = field(default_factory=dict)  # of users
-    choices_asked_from_s: float = 0.0  # by `our_clock_s`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +76,9 @@ class Cluster:
     clock: SshClock
     homes: SshHomeCheck
     logs: SshJobLogs
+    batch_scripts: SshScripts
+    queries: SshJobQueries
+    site: SshSiteQueries
     reported: LastReported
     # the site's file on the login node; jobs inherit what it exports
     environment_file: str
@@ -149,13 +97,20 @@ class Cluster:
         """
         clock = SshClock(login_node=login_node)
         home_check = SshHomeCheck(login_node=login_node, homes=homes or Homes())
+        scripts = SshScripts(login_node=login_node)
+        reported = LastReported()
         return cls(
             login_node=login_node,
             settings=settings,
             clock=clock,
             homes=home_check,
             logs=SshJobLogs(login_node=login_node, clock=clock, homes=home_check),
-            reported=LastReported(),
+            batch_scripts=scripts,
+            queries=SshJobQueries(login_node=login_node, scripts=scripts),
+            site=SshSiteQueries(
+                login_node=login_node, partition=settings.partition, reported=reported
+            ),
+            reported=reported,
             environment_file=environment_file,
         )
 
@@ -163,11 +118,6 @@ class Cluster:
     def address(self) -> str:
         """The login node."""
         return self.login_node.address
-
-    @property
-    def has_accounting(self) -> bool:
-        """Whether the supervisor asks sacct."""
-        return self.login_node.paths.sacct is not None
 
     def close(self) -> None:
         """Close the connections."""
@@ -331,7 +281,7 @@ class Cluster:
         runs one command for slurmctld's list, and one for each 500 scripts. If a job is
         not found by its name, it runs these commands once more, and one for the clock.
         """
-        listed = self.list_all(user)
+        listed = self.queries.list_all(user)
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
         searches = list[ScriptSearch]()
         named = dict[JobId, list[SqueueRow]]()
@@ -367,7 +317,9 @@ class Cluster:
         headers = self._headers_of(recent.values())
         unread -= headers.keys()
         if unread:
-            unread &= self.list_all(user).keys()  # those that slurmctld still has
+            unread &= self.queries.list_all(
+                user
+            ).keys()  # those that slurmctld still has
         found = dict[JobId, list[JobRecord] | UndecidedError]()
         for search in searches:
             rows = recent[search.job_id]
@@ -380,17 +332,7 @@ class Cluster:
         """Return the scripts' second lines for the suspects of each job, but not for a
         job with too many suspects.
         """
-        return self._script_headers(sorted(_ids_to_read(suspects)))
-
-    def _script_headers(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, str]:
-        headers = dict[SlurmId, str]()
-        for first in range(0, len(slurm_ids), MAX_SCRIPTS):
-            delimiter = new_delimiter()
-            part = slurm_ids[first : first + MAX_SCRIPTS]
-            argv = read_scripts(self.login_node.paths.scontrol, part)
-            answer = self.login_node.ask(argv, delimiter.encode() + b"\n")
-            headers |= script_heads(answer, delimiter)
-        return headers
+        return self.batch_scripts.headers(sorted(_ids_to_read(suspects)))
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
@@ -427,7 +369,7 @@ class Cluster:
         """Return the job of ours that each SLURM job's batch script names; the others
         are left out. One command reads up to 500 scripts.
         """
-        headers = self._script_headers([job.slurm_id for job in jobs])
+        headers = self.batch_scripts.headers([job.slurm_id for job in jobs])
         named = dict[SlurmId, JobId]()
         for slurm_id, header in headers.items():
             job_id = job_id_in_header(header)
@@ -453,10 +395,10 @@ class Cluster:
             rows = [*rows_of_user.get(search.user, ()), *rows_of_user.get("", ())]
             suspects[search.job_id] = search.suspects(rows, now_s)
         slurm_ids = _ids_to_read(suspects.values())
-        headers = self._script_headers(slurm_ids)
+        headers = self.batch_scripts.headers(slurm_ids)
         unread = set(slurm_ids) - headers.keys()
         if unread:
-            unread &= self.list_all().keys()  # those that slurmctld still has
+            unread &= self.queries.list_all().keys()  # those that slurmctld still has
         results = dict[JobId, bool | None]()
         users, ago_s = dict[JobId, Address](), dict[JobId, float]()
         for search in wanted:
@@ -468,119 +410,6 @@ class Cluster:
             results[job_id] = None
             if not isinstance(records, QuestionRejectedError):
                 results[job_id] = bool(records)
-        return results
-
-    def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
-        """Return all jobs (of one user) that slurmctld remembers, with the texts that
-        their owners can write, in one command.
-        """
-        return self._list(squeue_all(self.login_node.paths.squeue, user))
-
-    def _list(self, squeue: Sequence[str]) -> dict[SlurmId, SqueueRow]:
-        delimiter = new_delimiter()
-        return listed_jobs(
-            self.login_node.ask(squeue, squeue_format(delimiter)), delimiter
-        )
-
-    def look(
-        self,
-        wanted: Sequence[MatchRequest],
-        listed: Mapping[SlurmId, SqueueRow] | None = None,
-        *,
-        accounting: bool = True,
-    ) -> dict[JobId, MatchResult]:
-        """Return what SLURM shows of each of these jobs, for any number of jobs.
-
-        It asks slurmctld once, or not at all when the caller passes slurmctld's whole
-        list as `listed`. It runs one command for each 100 batch scripts that must
-        decide. Unless `accounting` is False, it asks the accounting database once about
-        the jobs that slurmctld does not know: accounting still has the jobs whose id
-        slurmctld has given to another job. A question that SLURM rejects is split; a
-        job whose id is rejected alone is unclear.
-
-        Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not
-        answer. While accounting does not answer, the jobs that only accounting can know
-        are unclear.
-        """
-        rows: Iterable[SqueueRow]
-        if listed is None:
-            rows, rejected = ask_in_parts(_ids(wanted), self._ask_squeue)
-        else:
-            rows, rejected = listed.values(), {}
-        records = map(listed_record, rows)
-        results = match_jobs(wanted, records, self._jobs_of_scripts)
-        results |= _unclear(wanted, rejected)
-        if not (accounting and self.login_node.paths.sacct):
-            return results
-        missing = list[MatchRequest]()
-        for job in wanted:
-            if results[job.job_id].unknown:
-                missing.append(job)
-        try:
-            results |= self._accounted(self.login_node.paths.sacct, missing)
-        except TransientError as error:
-            for job in missing:
-                results[job.job_id] = MatchResult(unclear=str(error))
-        return results
-
-    def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
-        """Return the ids that slurmctld or accounting knows as jobs of any user."""
-        rows, _ = ask_in_parts(_as_texts(slurm_ids), self._ask_squeue)
-        known = {row.slurm_id for row in rows}
-        missing = set(slurm_ids) - known
-        if self.login_node.paths.sacct:
-            records, _ = self._ask_sacct(
-                self.login_node.paths.sacct, _as_texts(missing)
-            )
-            known.update(record.seen.slurm_id for record in records)
-        return known
-
-    def _ask_squeue(self, ids: Sequence[str]) -> list[SqueueRow]:
-        rows = list[SqueueRow]()
-        for batch in commands.batches(ids):
-            rows += self._list(
-                squeue_by_id(self.login_node.paths.squeue, batch)
-            ).values()
-        return rows
-
-    def _ask_sacct(
-        self, sacct: str, ids: Sequence[str]
-    ) -> tuple[list[Record], dict[str, str]]:
-        """Return accounting's records of these ids, and why others are rejected. It runs
-        no command for no id.
-        """
-        delimiter = new_delimiter()
-
-        def ask(part: Sequence[str]) -> list[Record]:
-            records = list[Record]()
-            for batch in commands.batches(part):
-                answer = self.login_node.ask(sacct_by_id(sacct, batch, delimiter))
-                records += map(accounted_record, accounted_jobs(answer, delimiter))
-            return records
-
-        return ask_in_parts(ids, ask)
-
-    def _jobs_of_scripts(
-        self, slurm_ids: Sequence[SlurmId]
-    ) -> dict[SlurmId, JobId | None]:
-        headers = dict[SlurmId, str]()
-        try:
-            for first in range(0, len(slurm_ids), SCRIPTS_A_LOOK):
-                part = slurm_ids[first : first + SCRIPTS_A_LOOK]
-                headers |= self._script_headers(part)
-        except TransientError as error:
-            # the other jobs must not wait for these scripts
-            log.warning(
-                "scripts_not_read", jobs=len(slurm_ids) - len(headers), error=str(error)
-            )
-        return {slurm_id: job_id_in_header(line) for slurm_id, line in headers.items()}
-
-    def _accounted(
-        self, sacct: str, wanted: Sequence[MatchRequest]
-    ) -> dict[JobId, MatchResult]:
-        records, rejected = self._ask_sacct(sacct, _ids(wanted))
-        results = match_jobs(wanted, records, lambda _: {})
-        results |= _unclear(wanted, rejected)
         return results
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
@@ -630,113 +459,6 @@ class Cluster:
         argv = commands.hold_again(self.login_node.paths.scontrol, slurm_id)
         require_success(self.login_node.ask(argv), "scontrol requeuehold")
 
-    def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
-        """Return the sizes that running jobs were submitted for, with their owners'
-        later changes. Jobs that SLURM does not know are left out. Raises
-        SlurmUnavailableError.
-        """
-        ids = ",".join(_as_texts(slurm_ids))
-        answer = self.login_node.ask(squeue_json(self.login_node.paths.squeue, ids))
-        return requested_sizes(answer, slurm_ids)
-
-    def site_choices(
-        self, shown: Collection[tuple[str, Size]]
-    ) -> Mapping[str, SiteChoice] | None:
-        """Return what the site gives the jobs of these users, who have jobs of these
-        sizes. A user is left out if SLURM does not show what the site gives him. None
-        where a plugin of the site may choose.
-
-        It asks the accounting database, in one command, about users whose jobs have
-        another account or QOS than the database reported last. If the database does not
-        answer, its last answer counts, and the next question comes after a minute.
-        """
-        reported = self.reported
-        controller = reported.controller or self.controller()
-        if controller.plugins_choose:
-            return None
-        choices = reported.site_choices
-        users = set[str]()
-        for user, size in shown:
-            choice = choices.get(user)
-            given = (size.account, size.qos)
-            if choice is None or (choice.account, choice.qos) != given:
-                users.add(user)
-        if not (users and self.login_node.paths.sacct):
-            return choices
-        if our_clock_s() < reported.choices_asked_from_s:
-            return choices
-        sacctmgr = str(PurePosixPath(self.login_node.paths.sacct).with_name("sacctmgr"))
-        question = show_users(sacctmgr, users, controller.identity.name)
-        try:
-            answer = self.login_node.ask(question, timeout_s=CONTROLLER_TIMEOUT_S)
-            choices |= site_choices(answer, self.settings.partition)
-        except TransientError as error:
-            # the look goes on: slurmctld alone knows what runs
-            reported.choices_asked_from_s = our_clock_s() + CHOICES_ASKED_AGAIN_S
-            log.warning("site_choices_unknown", users=len(users), error=str(error))
-        return choices
-
-    def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
-        """Return those of these jobs that a node could not start, in at most three
-        commands. See SlurmCluster.
-        """
-        ended = ended_on(
-            self.login_node.ask(
-                ended_on_question(self.login_node.paths.squeue, slurm_ids)
-            )
-        )
-        forgotten = set(slurm_ids) - ended.keys()
-        if forgotten and self.login_node.paths.sacct:
-            question = accounted_end_question(self.login_node.paths.sacct, forgotten)
-            ended |= accounted_ends(self.login_node.ask(question))
-        nodes = {end.node for end in ended.values()}
-        if not nodes:
-            return {}
-        drained = drained_s(
-            self.login_node.ask(drained_question(self.login_node.paths.scontrol, nodes))
-        )
-        return not_started(ended, drained)
-
-    def memory_per_cpu_limit(self) -> int | None:
-        """Return the site's MaxMemPerCPU (MB), None where it has none. Raises
-        SlurmUnavailableError.
-        """
-        answers = [
-            self.login_node.ask(commands.show_config(self.login_node.paths.scontrol)),
-            self.login_node.ask(
-                commands.show_partition(
-                    self.login_node.paths.scontrol, self.settings.partition
-                )
-            ),
-        ]
-        for answer in answers:
-            require_success(answer, "scontrol show")
-        config, partition = answers
-        return memory_per_cpu_limit(config.stdout, partition.stdout)
-
-    def controller(self) -> Controller:
-        """Return slurmctld's state. Raises SlurmUnavailableError or SshUnavailableError
-        when it does not answer.
-        """
-        answer = self.login_node.ask(
-            commands.show_config(self.login_node.paths.scontrol),
-            timeout_s=CONTROLLER_TIMEOUT_S,
-        )
-        accounting_unused = (
-            has_accounting(answer) and self.login_node.paths.sacct is None
-        )
-        controller = Controller(
-            boot_time(answer),
-            accounting_unused,
-            parse_cluster_identity(answer),
-            next_id(answer),
-            min_job_age_s(answer),
-            max_job_id(answer),
-            plugins_may_choose(answer.stdout),
-        )
-        self.reported.max_id, self.reported.controller = controller.max_id, controller
-        return controller
-
 
 def over_ssh(cluster: SlurmCluster) -> Cluster:
     """Return the cluster as one behind a login node, for a caller that needs its
@@ -745,26 +467,6 @@ def over_ssh(cluster: SlurmCluster) -> Cluster:
     if not isinstance(cluster, Cluster):
         raise LookupError("SLURM_TRANSPORT=rest: there is no login node")
     return cluster
-
-
-def _unclear(
-    wanted: Iterable[MatchRequest], rejected: Mapping[str, str]
-) -> dict[JobId, MatchResult]:
-    """Return the result of each job whose id SLURM rejected."""
-    results = dict[JobId, MatchResult]()
-    for job in wanted:
-        error = rejected.get(str(job.slurm_id))
-        if error is not None:
-            results[job.job_id] = MatchResult(unclear=error)
-    return results
-
-
-def _ids(wanted: Iterable[MatchRequest]) -> list[str]:
-    return _as_texts({job.slurm_id for job in wanted})
-
-
-def _as_texts(slurm_ids: Iterable[SlurmId]) -> list[str]:
-    return list(map(str, sorted(slurm_ids)))
 
 
 def _ids_to_read(suspects: Iterable[Sequence[SqueueRow]]) -> list[SlurmId]:

@@ -142,6 +142,62 @@ class JobLogs(Protocol):
         """
 
 
+class JobQueries(Protocol):
+    """Questions about jobs."""
+
+    @property
+    def has_accounting(self) -> bool:
+        """Whether the supervisor asks an accounting database about jobs that have
+        ended.
+        """
+
+    def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
+        """Return all jobs (of one user) that slurmctld remembers."""
+
+    def look(
+        self,
+        wanted: Sequence[MatchRequest],
+        listed: Mapping[SlurmId, SqueueRow] | None = None,
+        *,
+        accounting: bool = True,
+    ) -> dict[JobId, MatchResult]:
+        """Return what SLURM shows of each of these jobs. `listed` is slurmctld's whole
+        list, if the caller has it. Unless `accounting` is False, accounting is asked
+        about the jobs that slurmctld does not know.
+        """
+
+    def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
+        """Return the ids that slurmctld or accounting knows as jobs of any user."""
+
+    def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
+        """Return the sizes that running jobs were submitted for, with their owners'
+        later changes. Jobs that SLURM does not know are left out.
+        """
+
+    def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
+        """Return those of these jobs, which SLURM shows as completed, that a node could
+        not start; with the node.
+        """
+
+
+class SiteQueries(Protocol):
+    """Questions about slurmctld, and about what the site has configured."""
+
+    def controller(self) -> Controller:
+        """Return slurmctld's state."""
+
+    def memory_per_cpu_limit(self) -> int | None:
+        """Return the site's MaxMemPerCPU (MB), None where it has none."""
+
+    def site_choices(
+        self, shown: Collection[tuple[str, Size]]
+    ) -> Mapping[str, SiteChoice] | None:
+        """Return what the site gives the jobs of these users, who have jobs of these
+        sizes. A user is left out if SLURM does not show what the site gives him. None
+        where a plugin of the site may choose.
+        """
+
+
 class SlurmCluster(Protocol):
     """One SLURM. Threads may share it.
 
@@ -166,14 +222,16 @@ class SlurmCluster(Protocol):
         """The output files of jobs."""
 
     @property
-    def address(self) -> str:
-        """The address of the login node or slurmrestd, for messages."""
+    def queries(self) -> JobQueries:
+        """The questions about jobs."""
 
     @property
-    def has_accounting(self) -> bool:
-        """Whether the supervisor asks an accounting database about jobs that have
-        ended.
-        """
+    def site(self) -> SiteQueries:
+        """The questions about slurmctld and the site."""
+
+    @property
+    def address(self) -> str:
+        """The address of the login node or slurmrestd, for messages."""
 
     @property
     def submission_window_s(self) -> float:
@@ -235,24 +293,6 @@ class SlurmCluster(Protocol):
         searches for; None when the records cannot decide it.
         """
 
-    def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
-        """Return all jobs (of one user) that slurmctld remembers."""
-
-    def look(
-        self,
-        wanted: Sequence[MatchRequest],
-        listed: Mapping[SlurmId, SqueueRow] | None = None,
-        *,
-        accounting: bool = True,
-    ) -> dict[JobId, MatchResult]:
-        """Return what SLURM shows of each of these jobs. `listed` is slurmctld's whole
-        list, if the caller has it. Unless `accounting` is False, accounting is asked
-        about the jobs that slurmctld does not know.
-        """
-
-    def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
-        """Return the ids that slurmctld or accounting knows as jobs of any user."""
-
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """Ask SLURM to end a job, only if it is this user's. A job that has ended is no
         error.
@@ -278,30 +318,6 @@ class SlurmCluster(Protocol):
 
     def hold_again(self, slurm_id: SlurmId) -> None:
         """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""
-
-    def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
-        """Return the sizes that running jobs were submitted for, with their owners'
-        later changes. Jobs that SLURM does not know are left out.
-        """
-
-    def site_choices(
-        self, shown: Collection[tuple[str, Size]]
-    ) -> Mapping[str, SiteChoice] | None:
-        """Return what the site gives the jobs of these users, who have jobs of these
-        sizes. A user is left out if SLURM does not show what the site gives him. None
-        where a plugin of the site may choose.
-        """
-
-    def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
-        """Return those of these jobs, which SLURM shows as completed, that a node could
-        not start; with the node.
-        """
-
-    def memory_per_cpu_limit(self) -> int | None:
-        """Return the site's MaxMemPerCPU (MB), None where it has none."""
-
-    def controller(self) -> Controller:
-        """Return slurmctld's state."""
 
 
 class NodeQuery(Protocol):

@@ -36,20 +36,11 @@ from supervisor_tasks.slurm.guarded_command import (
 )
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
-    CONTROLLER_TIMEOUT_S,
-    Controller,
     FindOwners,
     OnAnswer,
     Request,
     SlurmSettings,
 )
-from supervisor_tasks.slurm.job_matching import (
-    MatchRequest,
-    MatchResult,
-    listed_record,
-    match_jobs,
-)
-from supervisor_tasks.slurm.not_started import not_started
 from supervisor_tasks.slurm.parsers import (
     MIN_JOB_AGE_S,
     JobRecord,
@@ -60,16 +51,15 @@ from supervisor_tasks.slurm.parsers import (
 from supervisor_tasks.slurm.rest_access import RestAccess
 from supervisor_tasks.slurm.rest_clock import RestClock
 from supervisor_tasks.slurm.rest_homes import RestHomeCheck, RestJobLogs
+from supervisor_tasks.slurm.rest_queries import RestJobQueries
+from supervisor_tasks.slurm.rest_site import RestSiteQueries
 from supervisor_tasks.slurm.script_matching import ScriptSearch, has_job_name
-from supervisor_tasks.slurm.size import SiteChoice, Size
 from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.submit_token import expires_s, with_token
 
 log = structlog.get_logger()
 
-# jobs that are asked for one by one; for more, the whole list is smaller work
-ASKED_ALONE = 16
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of jobs, unless the settings have another one
 Environment = Callable[[str], Mapping[str, str]]
 
@@ -82,11 +72,11 @@ class RestCluster:
     settings: SlurmSettings
     home: str
     environment: Mapping[str, str]
-    min_job_age_s: int
-    max_memory_per_cpu_mb: int | None
     clock: RestClock
     homes: RestHomeCheck
     logs: RestJobLogs
+    queries: RestJobQueries
+    site: RestSiteQueries
 
     @classmethod
     def of(
@@ -104,27 +94,28 @@ class RestCluster:
         besides PATH, HOME, USER and LOGNAME. `min_job_age_s` and
         `max_memory_per_cpu_mb` (None: no limit) are those of slurm.conf.
         """
+        clock = RestClock(access=access)
         return cls(
             access=access,
             settings=settings,
             home=home,
             environment=environment,
-            min_job_age_s=min_job_age_s,
-            max_memory_per_cpu_mb=max_memory_per_cpu_mb,
-            clock=RestClock(access=access),
+            clock=clock,
             homes=RestHomeCheck(),
             logs=RestJobLogs(min_job_age_s=min_job_age_s),
+            queries=RestJobQueries(access=access, clock=clock),
+            site=RestSiteQueries(
+                access=access,
+                partition=settings.partition,
+                min_job_age_s=min_job_age_s,
+                max_memory_per_cpu_mb=max_memory_per_cpu_mb,
+            ),
         )
 
     @property
     def address(self) -> str:
         """The URL of slurmrestd."""
         return self.access.client.url
-
-    @property
-    def has_accounting(self) -> bool:
-        """Return False: over slurmrestd, the supervisor asks no accounting."""
-        return False
 
     @property
     def submission_window_s(self) -> float:
@@ -257,38 +248,6 @@ class RestCluster:
 
     # --- questions --------------------------------------------------------------------
 
-    def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
-        """Return all jobs (of one user) that slurmctld remembers, in one request."""
-        now_s = self.clock.now_s()
-        rows = rest_answers.jobs_listed(self.access.ask("jobs"), now_s)
-        if user is None:
-            return rows
-        users_rows = dict[SlurmId, SqueueRow]()
-        for slurm_id, row in rows.items():
-            if row.user == user:
-                users_rows[slurm_id] = row
-        return users_rows
-
-    def _rows(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, SqueueRow]:
-        """Return the rows of these jobs. For few jobs, slurmrestd is asked about each
-        of them and not for the whole list.
-        """
-        if len(slurm_ids) > ASKED_ALONE:
-            rows = self.list_all()
-        else:
-            rows, now_s = {}, self.clock.now_s()
-            for slurm_id in slurm_ids:
-                path = f"job/{slurm_id}"
-                answer = self.access.order("GET", path)
-                if not answer.is_unknown_job:
-                    body = rest_answers.require_answer(answer, f"GET {path}")
-                    rows |= rest_answers.jobs_listed(body, now_s)
-        asked = dict[SlurmId, SqueueRow]()
-        for slurm_id, row in rows.items():
-            if slurm_id in slurm_ids:
-                asked[slurm_id] = row
-        return asked
-
     def find(
         self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | SupervisorError]:
@@ -299,7 +258,7 @@ class RestCluster:
         it, or for a job of this name, because a host cannot resolve the user now.
         """
         own, unnamed = list[SqueueRow](), list[SqueueRow]()
-        for row in self.list_all().values():
+        for row in self.queries.list_all().values():
             if row.user == user:
                 own.append(row)
             elif not row.user:
@@ -392,64 +351,6 @@ class RestCluster:
                     break
         return results
 
-    def look(
-        self,
-        wanted: Sequence[MatchRequest],
-        listed: Mapping[SlurmId, SqueueRow] | None = None,
-        *,
-        accounting: bool = True,  # noqa: ARG002
-    ) -> dict[JobId, MatchResult]:
-        """Return what slurmctld shows of each of these jobs; see SlurmCluster. A job of
-        another name is unclear until its time of submission is known.
-        """
-        rows = listed
-        if rows is None:
-            rows = self._rows({job.slurm_id for job in wanted})
-        return match_jobs(wanted, map(listed_record, rows.values()), lambda _: {})
-
-    def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
-        """Return the ids that slurmctld knows as jobs of any user."""
-        if not slurm_ids:
-            return set()
-        return set(self._rows(slurm_ids))
-
-    def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
-        """Return what running jobs were submitted for."""
-        return rest_answers.requests_listed(self.access.ask("jobs"), list(slurm_ids))
-
-    def site_choices(
-        self,
-        shown: Collection[tuple[str, Size]],  # noqa: ARG002
-    ) -> Mapping[str, SiteChoice] | None:
-        """Return None: slurmrestd shows neither plugins nor associations."""
-        return None
-
-    def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
-        """Return those of these jobs that a node could not start, in two requests."""
-        ended = rest_answers.ended_on(self.access.ask("jobs"), slurm_ids)
-        return not_started(ended, rest_answers.drained_s(self.access.ask("nodes")))
-
-    def memory_per_cpu_limit(self) -> int | None:
-        """Return the partition's MaxMemPerCPU (MB), or else that of the settings."""
-        shown = rest_answers.partition_memory_per_cpu(
-            self.access.ask("partitions"), self.settings.partition
-        )
-        return shown or self.max_memory_per_cpu_mb
-
-    def controller(self) -> Controller:
-        """Return slurmctld's state. Its start is a text and no time, because slurmctld
-        may begin its statistics again without a restart.
-        """
-        identity = rest_answers.parse_identity(
-            self.access.ask("ping", CONTROLLER_TIMEOUT_S)
-        )
-        since_s = rest_answers.counting_since_s(
-            self.access.ask("diag", CONTROLLER_TIMEOUT_S)
-        )
-        return Controller(
-            f"at or before {since_s}", False, identity, min_job_age_s=self.min_job_age_s
-        )
-
     # --- orders -----------------------------------------------------------------------
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
@@ -457,7 +358,7 @@ class RestCluster:
         not know the user, and slurmctld 24.11.5 hangs after it has rejected an order.
         Raises SlurmUnavailableError while SLURM does not show whose job it is.
         """
-        row = self._rows([slurm_id]).get(slurm_id)
+        row = self.queries.rows([slurm_id]).get(slurm_id)
         if row is None or row.user not in ("", user):
             return
         if not row.user:

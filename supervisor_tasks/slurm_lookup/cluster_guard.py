@@ -45,7 +45,7 @@ def require_expected_cluster(context: WorkerContext) -> None:
     Raises AnotherSlurmError, SlurmUnavailableError or SshUnavailableError.
     """
     if time.monotonic() - context.slurm.last_check.checked_at_s >= ASKED_AGAIN_S:
-        compare_cluster(context, context.slurm.cluster.controller())
+        compare_cluster(context, context.slurm.cluster.site.controller())
 
 
 def compare_cluster(context: WorkerContext, controller: Controller) -> None:

@@ -21,7 +21,7 @@ def look_at(
     unclear at the moment.
 
     A job that has no SLURM id is unknown to SLURM. The look asks the ledger once and
-    SLURM as often as `Cluster.look` does, for any number of jobs. Raises
+    SLURM as often as `JobQueries.look` does, for any number of jobs. Raises
     SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look learns
     nothing about any job. A retry helps.
     """
@@ -45,7 +45,9 @@ def look_at(
         wanted.append(request)
     matches = dict[JobId, MatchResult]()
     if wanted:
-        matches = context.slurm.cluster.look(wanted, listed, accounting=accounting)
+        matches = context.slurm.cluster.queries.look(
+            wanted, listed, accounting=accounting
+        )
     return {job.job_id: matches.get(job.job_id, UNKNOWN) for job in jobs}
 
 

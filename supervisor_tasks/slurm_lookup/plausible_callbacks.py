@@ -36,17 +36,17 @@ def plausible_ids(
     if not named:
         return {}
     cluster, ledger = context.slurm.cluster, context.ledger
-    controller, now_s = cluster.controller(), cluster.clock.now_s()
+    controller, now_s = cluster.site.controller(), cluster.clock.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
     listed: Collection[SlurmId] = ()
     if not controller.next_id:
-        listed = cluster.list_all()
+        listed = cluster.queries.list_all()
     recognised_id = ledger.highest_recognised_id()
     highest = highest_given(controller.next_id, recognised_id, listed)
     given_ids = GivenIds(
         highest, controller.runs_for_s(now_s), ledger.recognised_as(named)
     )
-    free = named - cluster.known_ids(named)
+    free = named - cluster.queries.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()
     for job_id, numbers in called_ids.items():
         plausible[job_id] = set()

@@ -70,7 +70,7 @@ def called(world: SubmissionEnv, job_id: JobId, slurm_id: int) -> None:
 def next_id(world: SubmissionEnv) -> int:
     """The id of SLURM's next job, which slurmrestd does not show."""
     cluster = world.cluster()
-    shown = cluster.controller().next_id
+    shown = cluster.site.controller().next_id
     cluster.close()
     return shown
 

@@ -98,7 +98,7 @@ def wait_until_ids_are_denied(world: SubmissionEnv) -> None:
     cluster = world.cluster()
 
     def must_know_new_jobs() -> bool:
-        controller = cluster.controller()
+        controller = cluster.site.controller()
         return must_know(
             0.0, controller.runs_for_s(cluster.clock.now_s()), controller.min_job_age_s
         )

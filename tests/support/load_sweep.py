@@ -239,7 +239,7 @@ def forget_waiting_jobs(
         ledger.facts.set(PROVIDER, provider)
         cluster = worker.context.slurm.cluster
         record_controller_start(
-            ledger, cluster.controller(), 0.0, cluster.clock.now_s()
+            ledger, cluster.site.controller(), 0.0, cluster.clock.now_s()
         )
         where = {
             "cluster": ledger.cluster,

@@ -188,7 +188,7 @@ def test_poll_jobs__slurm_must_know_the_id_and_does_not__submission_is_denied(
 ) -> None:
     cluster = site.slurm.cluster
     wait_until(  # a slurmctld that has just begun may have forgotten the job
-        lambda: cluster.controller().runs_for_s(cluster.clock.now_s()) > 10,
+        lambda: cluster.site.controller().runs_for_s(cluster.clock.now_s()) > 10,
         "slurmctld to run long enough",
         PATIENCE_S,
     )

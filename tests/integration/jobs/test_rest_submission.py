@@ -133,7 +133,7 @@ def test_submission__slurmrestd_away__does_not_begin_and_the_job_is_ready(
         assert world.carry_out(site, job).state is State.READY
         assert "SubmitStarted" not in world.journal(job)
         with pytest.raises(SlurmUnavailableError, match="takes no connection"):
-            site.slurm.cluster.controller()
+            site.slurm.cluster.site.controller()
     finally:
         world.processes.start_again(NAME)
     world.a_minute_passes(job)
@@ -272,7 +272,7 @@ def test_token__made_with_another_slurms_key__no_answer_counts(
         replace(access, mint=mint), SLURM_SETTINGS, home="/", environment={}
     )
     with pytest.raises(SlurmUnavailableError):
-        foreign.list_all()
+        foreign.queries.list_all()
     with pytest.raises(SlurmUnavailableError):
         foreign.clock.of(CUSTOMER)
 

@@ -957,13 +957,13 @@ def test_list_all__hostile_names__forge_nothing(
         ids.append(world.carry_out(site, job).slurm_id)
         world.set(ids[-1] or 0, Name=name, Comment=name)
     before = slurm_ids(world)
-    listed = site.slurm.cluster.list_all()
+    listed = site.slurm.cluster.queries.list_all()
     # slurmctld may forget jobs that ended long ago between two questions; it gets no
     # new one.
     assert slurm_ids(world) <= listed.keys() <= before
     assert [listed[slurm_id].name for slurm_id in ids if slurm_id] == names
     assert [listed[slurm_id].comment for slurm_id in ids if slurm_id] == names
-    again = site.slurm.cluster.list_all(CUSTOMER)
+    again = site.slurm.cluster.queries.list_all(CUSTOMER)
     theirs = {slurm_id: job for slurm_id, job in listed.items() if job.user == CUSTOMER}
     assert {*ids, *(theirs.keys() & slurm_ids(world))} <= again.keys() <= theirs.keys()
     # What SLURM says of a job may have changed between the two questions; whose it is
@@ -1152,7 +1152,7 @@ def test_listed_records__slurm_gave_the_id_of_a_lost_job_again__find_the_new_one
     lost, new = world.new_job(site), world.new_job(site)
     found = world.until_queued(site, new)
     assert found.slurm_id is not None
-    submit_s = site.slurm.cluster.list_all()[found.slurm_id].submit_s
+    submit_s = site.slurm.cluster.queries.list_all()[found.slurm_id].submit_s
     with world.engine.begin() as connection:
         active = "UPDATE jobs SET state = 'QUEUED', slurm_id = :id, slurm_submit_s = :s WHERE job_id = :job"
         connection.execute(

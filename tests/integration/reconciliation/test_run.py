@@ -328,7 +328,7 @@ def test_sweep__waiting_jobs_are_gone__what_is_left_of_each_decides(
     silent_s = 0.0 if was_saved else 3 * 3600.0
     with worker_of(grid, **settings) as site:
         cluster = site.slurm.cluster
-        controller = cluster.controller()
+        controller = cluster.site.controller()
         record_controller_start(
             site.ledger, controller, silent_s, cluster.clock.now_s()
         )
