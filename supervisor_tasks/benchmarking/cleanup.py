@@ -8,7 +8,7 @@ from supervisor_tasks.benchmarking.model import is_named, name_beginning
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.facts import FLAG, PROVIDER, Fact
-from supervisor_tasks.slurm.interface import SlurmCluster
+from supervisor_tasks.slurm.interface import Control
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import SlurmRejectedError
 from supervisor_tasks.slurm.squeue import SqueueRow
@@ -43,14 +43,14 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
     current = store.names_under_way() if benchmarks else frozenset()
     for job in benchmarks:
         if job.name not in current:
-            _cancel(slurm.cluster, job)
+            _cancel(slurm.cluster.control, job)
     ledger.facts.clear(BENCHMARK_CLEANUP_REQUESTED)
 
 
-def _cancel(cluster: SlurmCluster, job: SqueueRow) -> None:
+def _cancel(control: Control, job: SqueueRow) -> None:
     about = {"slurm_id": job.slurm_id, "name": job.name, "state": job.record.state}
     try:
-        cluster.cancel(job.slurm_id, job.user)
+        control.cancel(job.slurm_id, job.user)
     except SlurmRejectedError as error:  # it ends by its time limit
         log.error("old_benchmark_not_cancelled", error=str(error), **about)
         return

@@ -44,9 +44,9 @@ def cancel(context: WorkerContext, job: Job) -> Event:
         return EffectCompleted(EffectKind.CANCEL)
     if seen.may_requeue:
         if seen.phase is Phase.ENDED:
-            context.slurm.cluster.hold_again(job.slurm_id)
-        context.slurm.cluster.forbid_requeue(job.slurm_id)
-    context.slurm.cluster.cancel(job.slurm_id, job.customer)
+            context.slurm.cluster.control.hold_again(job.slurm_id)
+        context.slurm.cluster.control.forbid_requeue(job.slurm_id)
+    context.slurm.cluster.control.cancel(job.slurm_id, job.customer)
     return EffectCompleted(EffectKind.CANCEL)
 
 
@@ -89,4 +89,4 @@ def _cancel_all(context: WorkerContext, job: Job, records: Sequence[JobRecord]) 
             continue
         is_ours = without_token(row.comment) == comment(cluster.settings.public_address)
         if is_ours or not cluster.settings.submit_key:
-            cluster.cancel(record.slurm_id, job.customer)
+            cluster.control.cancel(record.slurm_id, job.customer)

@@ -38,7 +38,7 @@ def extend_time_limit(context: WorkerContext, job: Job) -> Event:
     if seen is None:
         return LimitApplied(job.run_limit_min)
     if not _is_lower_already(job, seen):
-        context.slurm.cluster.set_time_limit(job.slurm_id, job.run_limit_min)
+        context.slurm.cluster.control.set_time_limit(job.slurm_id, job.run_limit_min)
     if seen.phase is not Phase.WAITING or seen.size is None:
         return LimitApplied(job.run_limit_min)
     put_back = _put_back_in_slurm(context, job, job.slurm_id, seen.size)
@@ -72,7 +72,7 @@ def _put_back_in_slurm(
     updates = dict.fromkeys(excess.undo for excess in found if excess.undo)
     for words in updates:
         try:
-            cluster.put_back(slurm_id, words)
+            cluster.control.put_back(slurm_id, words)
         except SlurmRejectedError as error:
             log.warning(
                 "not_put_back",

@@ -353,7 +353,7 @@ def _cancel_extras(
         log.error(
             "extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id
         )
-        context.slurm.cluster.cancel(extra.slurm_id, job.customer)
+        context.slurm.cluster.control.cancel(extra.slurm_id, job.customer)
 
 
 # --- what SLURM has -------------------------------------------------------------------

@@ -170,7 +170,7 @@ def _cancel(
         of_user = dict(all_of_user[:JOBS_CANCELLED_AT_ONCE])
         report.left_to_cancel += len(all_of_user) - len(of_user)
         try:
-            rejected = context.slurm.cluster.cancel_all(list(of_user), user)
+            rejected = context.slurm.cluster.control.cancel_all(list(of_user), user)
         except SupervisorError as error:
             rejected = dict.fromkeys(of_user, str(error))
             unanswered += isinstance(error, TransientError)

@@ -131,7 +131,7 @@ class BenchmarkJobs:
 
     def cancel(self, measurement: Measurement, slurm_id: SlurmId) -> None:
         """Ask SLURM to end a job of the user."""
-        self.cluster.cancel(slurm_id, self.owner(measurement))
+        self.cluster.control.cancel(slurm_id, self.owner(measurement))
 
     def _ask(
         self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from supervisor_tasks.crash_points import CrashPoint, after, before, crash_point
+from supervisor_tasks.crash_points import CrashPoint, after, before
 from supervisor_tasks.errors import (
     OutcomeUnknownError,
     SupervisorError,
@@ -32,8 +32,6 @@ from supervisor_tasks.slurm.parsers import (
     CommandAnswer,
     JobRecord,
     QuestionRejectedError,
-    not_cancelled,
-    require_success,
     submitted_id,
 )
 from supervisor_tasks.slurm.sacct import (
@@ -54,6 +52,7 @@ from supervisor_tasks.slurm.squeue import (
 )
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.ssh_clock import SshClock
+from supervisor_tasks.slurm.ssh_control import SshControl
 from supervisor_tasks.slurm.ssh_homes import SshHomeCheck, SshJobLogs
 from supervisor_tasks.slurm.ssh_queries import SshJobQueries
 from supervisor_tasks.slurm.ssh_scripts import SshScripts
@@ -79,6 +78,7 @@ class Cluster:
     batch_scripts: SshScripts
     queries: SshJobQueries
     site: SshSiteQueries
+    control: SshControl
     reported: LastReported
     # the site's file on the login node; jobs inherit what it exports
     environment_file: str
@@ -110,6 +110,7 @@ class Cluster:
             site=SshSiteQueries(
                 login_node=login_node, partition=settings.partition, reported=reported
             ),
+            control=SshControl(login_node=login_node),
             reported=reported,
             environment_file=environment_file,
         )
@@ -411,53 +412,6 @@ class Cluster:
             if not isinstance(records, QuestionRejectedError):
                 results[job_id] = bool(records)
         return results
-
-    def cancel(self, slurm_id: SlurmId, user: str) -> None:
-        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no
-        error.
-        """
-        argv = commands.scancel(self.login_node.paths.scancel, [slurm_id], user)
-        with crash_point(CrashPoint.SCANCEL):
-            require_success(self.login_node.ask(argv), "scancel")
-
-    def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
-        """Ask SLURM to end several jobs of this user, in one command. Returns the jobs
-        that SLURM rejected to end, and why.
-        """
-        argv = commands.scancel(self.login_node.paths.scancel, slurm_ids, user)
-        with crash_point(CrashPoint.SCANCEL):
-            return not_cancelled(self.login_node.ask(argv), slurm_ids)
-
-    def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
-        """Give a job an absolute time limit. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM rejects the limit.
-        """
-        argv = commands.set_time_limit(
-            self.login_node.paths.scontrol, slurm_id, limit_min
-        )
-        with crash_point(CrashPoint.TIME_LIMIT):
-            require_success(self.login_node.ask(argv), "scontrol update")
-
-    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM rejects the change.
-        """
-        argv = commands.put_back(self.login_node.paths.scontrol, slurm_id, words)
-        require_success(self.login_node.ask(argv), "scontrol update")
-
-    def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM reject to run a job once more. Its owner could ask for that even
-        after the job's end. The call changes nothing on a job that has ended. Raises
-        SlurmRejectedError.
-        """
-        self.put_back(slurm_id, ["Requeue=0"])
-
-    def hold_again(self, slurm_id: SlurmId) -> None:
-        """Make a job that has ended wait again, on hold: SLURM forbids the requeue only
-        of a job that has not ended. Raises SlurmRejectedError.
-        """
-        argv = commands.hold_again(self.login_node.paths.scontrol, slurm_id)
-        require_success(self.login_node.ask(argv), "scontrol requeuehold")
 
 
 def over_ssh(cluster: SlurmCluster) -> Cluster:

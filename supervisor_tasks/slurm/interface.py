@@ -198,6 +198,36 @@ class SiteQueries(Protocol):
         """
 
 
+class Control(Protocol):
+    """Orders about jobs that SLURM has."""
+
+    def cancel(self, slurm_id: SlurmId, user: str) -> None:
+        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no
+        error.
+        """
+
+    def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
+        """Ask SLURM to end several jobs of this user. Returns the jobs that SLURM
+        rejected to end, and why.
+        """
+
+    def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
+        """Give a job an absolute time limit. A job that has ended is no error. Raises
+        SlurmRejectedError where SLURM rejects the limit.
+        """
+
+    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
+        """Change a job that waits, by words of `scontrol update`. A job that has ended
+        is no error. Raises SlurmRejectedError where SLURM rejects the change.
+        """
+
+    def forbid_requeue(self, slurm_id: SlurmId) -> None:
+        """Make SLURM reject to run a job once more. Raises SlurmRejectedError."""
+
+    def hold_again(self, slurm_id: SlurmId) -> None:
+        """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""
+
+
 class SlurmCluster(Protocol):
     """One SLURM. Threads may share it.
 
@@ -228,6 +258,10 @@ class SlurmCluster(Protocol):
     @property
     def site(self) -> SiteQueries:
         """The questions about slurmctld and the site."""
+
+    @property
+    def control(self) -> Control:
+        """The orders about jobs."""
 
     @property
     def address(self) -> str:
@@ -292,32 +326,6 @@ class SlurmCluster(Protocol):
         """Return for each job whether SLURM or accounting has, or had, what `find`
         searches for; None when the records cannot decide it.
         """
-
-    def cancel(self, slurm_id: SlurmId, user: str) -> None:
-        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no
-        error.
-        """
-
-    def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
-        """Ask SLURM to end several jobs of this user. Returns the jobs that SLURM
-        rejected to end, and why.
-        """
-
-    def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
-        """Give a job an absolute time limit. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM rejects the limit.
-        """
-
-    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits, by words of `scontrol update`. A job that has ended
-        is no error. Raises SlurmRejectedError where SLURM rejects the change.
-        """
-
-    def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM reject to run a job once more. Raises SlurmRejectedError."""
-
-    def hold_again(self, slurm_id: SlurmId) -> None:
-        """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""
 
 
 class NodeQuery(Protocol):

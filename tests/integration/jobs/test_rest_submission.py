@@ -244,10 +244,12 @@ def test_time_limit_and_cancel__over_slurmrestd__change_the_job_in_slurm(
         "the job to end",
         PATIENCE_S,
     )
-    site.slurm.cluster.set_time_limit(queued.slurm_id, 5)  # of an ended job: no error
-    site.slurm.cluster.cancel(queued.slurm_id, CUSTOMER)
+    site.slurm.cluster.control.set_time_limit(
+        queued.slurm_id, 5
+    )  # of an ended job: no error
+    site.slurm.cluster.control.cancel(queued.slurm_id, CUSTOMER)
     with pytest.raises(SlurmRejectedError, match="requeuehold"):
-        site.slurm.cluster.hold_again(queued.slurm_id)
+        site.slurm.cluster.control.hold_again(queued.slurm_id)
 
 
 def test_cancel__another_users_job__runs_on(
@@ -255,7 +257,7 @@ def test_cancel__another_users_job__runs_on(
 ) -> None:
     queued = world.until_queued(site, world.new_job(site))
     assert queued.slurm_id is not None
-    site.slurm.cluster.cancel(queued.slurm_id, STRANGER)
+    site.slurm.cluster.control.cancel(queued.slurm_id, STRANGER)
     assert world.field(queued.slurm_id, "State") in (
         "PENDING",
         "CONFIGURING",

@@ -1138,8 +1138,8 @@ def test_strangers_job__has_the_id_of_ours__is_neither_cancelled_nor_prolonged(
         extend_time_limit(site, replace(confused, time_limit_min=77))
         cancel(site, confused)
         # nor would scancel do it
-        site.slurm.cluster.cancel(SlurmId(stranger), CUSTOMER)
-        site.slurm.cluster.cancel(SlurmId(999_999), CUSTOMER)
+        site.slurm.cluster.control.cancel(SlurmId(stranger), CUSTOMER)
+        site.slurm.cluster.control.cancel(SlurmId(999_999), CUSTOMER)
         state, limit = shown(world, stranger).split()
         assert (state in LIVE, limit) == (True, before)
     finally:

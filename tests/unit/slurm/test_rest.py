@@ -207,7 +207,7 @@ def test_cancel__job_that_slurm_shows_as_the_users_or_not__ends_only_the_users(
     jobs: list[dict[str, Any]], is_ended: bool
 ) -> None:
     client = showing(*jobs)
-    cluster(client).cancel(NUMBER, CUSTOMER)
+    cluster(client).control.cancel(NUMBER, CUSTOMER)
     assert (f"DELETE job/{NUMBER}" in client.asked) is is_ended
 
 
@@ -217,7 +217,7 @@ def test_cancel__slurm_does_not_show_whose_job_it_is__is_tried_again() -> None:
     """
     client = showing(shown(JOB, user_name=None))
     with pytest.raises(SlurmUnavailableError, match="whose job 18 is"):
-        cluster(client).cancel(NUMBER, CUSTOMER)
+        cluster(client).control.cancel(NUMBER, CUSTOMER)
     assert f"DELETE job/{NUMBER}" not in client.asked
 
 
@@ -226,7 +226,7 @@ def test_cancel__slurm_rejects_the_admin__is_an_error() -> None:
     denied = rest_answer("cancel-denied", slurm="22.05.8", api=OLD)
     client.answers[f"DELETE job/{NUMBER}"] = denied
     with pytest.raises(SlurmRejectedError):
-        cluster(client).cancel(NUMBER, CUSTOMER)
+        cluster(client).control.cancel(NUMBER, CUSTOMER)
 
 
 def showing(*jobs: dict[str, Any]) -> RecordedClient:
