@@ -401,14 +401,14 @@ def _records(
 def _listed(
     context: WorkerContext, customer: Address, ages: Ages
 ) -> dict[JobId, SlurmRecords | Exception]:
-    found = context.slurm.cluster.find(customer, ages, context.ledger.owners)
+    found = context.slurm.cluster.search.find(customer, ages, context.ledger.owners)
     return _in_slurm(context, found, ages, listed=True)
 
 
 def _accounted(
     context: WorkerContext, customer: Address, ages: Ages
 ) -> dict[JobId, SlurmRecords | Exception]:
-    found = context.slurm.cluster.sacct_submissions_of(
+    found = context.slurm.cluster.search.sacct_submissions_of(
         dict.fromkeys(ages, customer), ages
     )
     all_found = {job_id: found.get(job_id, []) for job_id in ages}

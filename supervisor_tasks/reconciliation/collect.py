@@ -429,7 +429,7 @@ def _remaining_traces(
         if job_id not in reported:
             customer = jobs[job_id].customer
             searches.append(ScriptSearch(job_id, customer, ago_s, owners))
-    submitted = context.slurm.cluster.was_submitted(searches, snapshot.rows)
+    submitted = context.slurm.cluster.search.was_submitted(searches, snapshot.rows)
     traces = dict.fromkeys(jobs, Trace.SOME)  # also if the journal has no submission
     customers = dict[JobId, Address]()
     for job_id, is_submitted in submitted.items():
@@ -575,14 +575,16 @@ def _historical_matches(
     cluster, customers = context.slurm.cluster, unlisted(snapshot)
     matches, rest = dict[JobId, SlurmId](), dict(customers)
     rejected = dict[JobId, QuestionRejectedError]()
-    for slurm_id, job_id in cluster.scripts(unexplained(snapshot)).items():
+    for slurm_id, job_id in cluster.search.scripts(unexplained(snapshot)).items():
         if customers.get(job_id) == snapshot.rows[slurm_id].user:
             matches[job_id] = slurm_id
             rest.pop(job_id, None)
     if not rest:
         return matches, rejected
     claimed_ago_s = dict.fromkeys(rest, _claimed_ago_s(context, snapshot, rest))
-    for job_id, records in cluster.sacct_submissions_of(rest, claimed_ago_s).items():
+    for job_id, records in cluster.search.sacct_submissions_of(
+        rest, claimed_ago_s
+    ).items():
         if isinstance(records, QuestionRejectedError):
             rejected[job_id] = records
             continue

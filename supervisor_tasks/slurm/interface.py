@@ -228,6 +228,40 @@ class Control(Protocol):
         """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""
 
 
+class SubmissionSearch(Protocol):
+    """The search for jobs that may have been submitted."""
+
+    def find(
+        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
+    ) -> Mapping[JobId, list[JobRecord] | SupervisorError]:
+        """Return all records that slurmctld has of each of these jobs of one customer,
+        whose submissions began so many seconds ago. `owners` takes SLURM ids with their
+        submission times and returns the ids that are jobs of ours, with these jobs. An
+        error is in the place of a job when a SLURM job may or may not be this one:
+        UndecidedError, or a TransientError if a later answer can show it.
+        """
+
+    def sacct_submissions_of(
+        self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
+    ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
+        """Return accounting's records of the submissions of these jobs since they
+        began. The error is in the place of a job whose customer the login node does not
+        know. Empty without accounting.
+        """
+
+    def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
+        """Return the job of ours that each SLURM job's batch script names; the others
+        are left out.
+        """
+
+    def was_submitted(
+        self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
+    ) -> dict[JobId, bool | None]:
+        """Return for each job whether SLURM or accounting has, or had, what `find`
+        searches for; None when the records cannot decide it.
+        """
+
+
 class SlurmCluster(Protocol):
     """One SLURM. Threads may share it.
 
@@ -246,6 +280,10 @@ class SlurmCluster(Protocol):
     @property
     def homes(self) -> HomeCheck:
         """The check of the customers' homes."""
+
+    @property
+    def search(self) -> SubmissionSearch:
+        """The search for jobs that may have been submitted."""
 
     @property
     def logs(self) -> JobLogs:
@@ -295,36 +333,6 @@ class SlurmCluster(Protocol):
         once for each job, in this thread, as soon as its answer is there
         (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other
         jobs get no call, and SLURM may have them.
-        """
-
-    def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
-    ) -> Mapping[JobId, list[JobRecord] | SupervisorError]:
-        """Return all records that slurmctld has of each of these jobs of one customer,
-        whose submissions began so many seconds ago. `owners` takes SLURM ids with their
-        submission times and returns the ids that are jobs of ours, with these jobs. An
-        error is in the place of a job when a SLURM job may or may not be this one:
-        UndecidedError, or a TransientError if a later answer can show it.
-        """
-
-    def sacct_submissions_of(
-        self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
-    ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
-        """Return accounting's records of the submissions of these jobs since they
-        began. The error is in the place of a job whose customer the login node does not
-        know. Empty without accounting.
-        """
-
-    def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
-        """Return the job of ours that each SLURM job's batch script names; the others
-        are left out.
-        """
-
-    def was_submitted(
-        self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
-    ) -> dict[JobId, bool | None]:
-        """Return for each job whether SLURM or accounting has, or had, what `find`
-        searches for; None when the records cannot decide it.
         """
 
 

@@ -14,7 +14,7 @@ MaxMemPerCPU (the settings have them), the next job id, and the customers' homes
 one of these would be the proof, the operator decides.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -23,7 +23,6 @@ from supervisor_tasks.crash_points import CrashPoint, after, before
 from supervisor_tasks.errors import (
     OutcomeUnknownError,
     SupervisorError,
-    UndecidedError,
 )
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
@@ -34,16 +33,12 @@ from supervisor_tasks.slurm.guarded_command import (
     TooLateError,
 )
 from supervisor_tasks.slurm.interface import (
-    CLOCKS_DIFFER_S,
-    FindOwners,
     OnAnswer,
     Request,
     SlurmSettings,
 )
 from supervisor_tasks.slurm.parsers import (
     MIN_JOB_AGE_S,
-    JobRecord,
-    QuestionRejectedError,
     SlurmUnavailableError,
 )
 from supervisor_tasks.slurm.rest_access import RestAccess
@@ -51,9 +46,8 @@ from supervisor_tasks.slurm.rest_clock import RestClock
 from supervisor_tasks.slurm.rest_control import RestControl
 from supervisor_tasks.slurm.rest_homes import RestHomeCheck, RestJobLogs
 from supervisor_tasks.slurm.rest_queries import RestJobQueries
+from supervisor_tasks.slurm.rest_search import RestSubmissionSearch
 from supervisor_tasks.slurm.rest_site import RestSiteQueries
-from supervisor_tasks.slurm.script_matching import ScriptSearch, has_job_name
-from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.submit_token import expires_s, with_token
 
@@ -73,6 +67,7 @@ class RestCluster:
     environment: Mapping[str, str]
     clock: RestClock
     homes: RestHomeCheck
+    search: RestSubmissionSearch
     logs: RestJobLogs
     queries: RestJobQueries
     site: RestSiteQueries
@@ -103,6 +98,9 @@ class RestCluster:
             environment=environment,
             clock=clock,
             homes=RestHomeCheck(),
+            search=RestSubmissionSearch(
+                queries=queries, clock=clock, public_address=settings.public_address
+            ),
             logs=RestJobLogs(min_job_age_s=min_job_age_s),
             queries=queries,
             site=RestSiteQueries(
@@ -247,108 +245,3 @@ class RestCluster:
             "USER": user,
             "LOGNAME": user,
         }
-
-    # --- questions --------------------------------------------------------------------
-
-    def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
-    ) -> dict[JobId, list[JobRecord] | SupervisorError]:
-        """Return all records of these jobs, found by their names or output files. An
-        error is in the place of a job that is not found while SLURM has a job from that
-        time that has not our name, file and comment, and is no other job of ours.
-        UndecidedError: the user may have renamed it. SlurmUnavailableError: slurmrestd shows no user for
-        it, or for a job of this name, because a host cannot resolve the user now.
-        """
-        own, unnamed = list[SqueueRow](), list[SqueueRow]()
-        for row in self.queries.list_all().values():
-            if row.user == user:
-                own.append(row)
-            elif not row.user:
-                unnamed.append(row)
-        owned = owners({row.slurm_id: row.submit_s for row in (*own, *unnamed)})
-        now_s = self.clock.now_s() - CLOCKS_DIFFER_S
-        found = dict[JobId, list[JobRecord] | SupervisorError]()
-        for job_id, ago_s in begun_s_ago.items():
-            search = ScriptSearch(job_id, user, ago_s, owned)
-            found[job_id] = self._find(search, own, unnamed, now_s)
-        return found
-
-    def _find(
-        self,
-        search: ScriptSearch,
-        own: Collection[SqueueRow],
-        unnamed: Collection[SqueueRow],
-        now_s: float,
-    ) -> list[JobRecord] | SupervisorError:
-        ours = list[JobRecord]()
-        for job in search.with_our_name(own):
-            if job.has_script:
-                ours.append(job.record)
-        if ours:
-            return ours
-        unclear = self._unclear(search, unnamed, now_s)
-        if unclear:
-            return SlurmUnavailableError(
-                f"it is not known whether SLURM has the job: slurmrestd does not show the users of the jobs {unclear}, and one"
-                f" may be it; do the hosts of slurmctld and slurmrestd know the user {search.user}?"
-            )
-        unclear = self._unclear(search, own, now_s)
-        if unclear:
-            return UndecidedError(
-                f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and the"
-                f" jobs {unclear} of {search.user}, which are no others of ours, may be renamed ones"
-            )
-        return []
-
-    def _unclear(
-        self, search: ScriptSearch, rows: Collection[SqueueRow], now_s: float
-    ) -> list[SlurmId]:
-        """Return the jobs that may be the one that is searched for: they have its name
-        or output file, or may have been renamed.
-        """
-        unclear = list[SlurmId]()
-        for job in search.suspects(rows, now_s):
-            is_another = self._is_named_as_ours(job) and job.name != search.job_id
-            if job.has_script and not is_another:
-                unclear.append(job.slurm_id)
-        return unclear
-
-    def _is_named_as_ours(self, job: SqueueRow) -> bool:
-        """Whether the job has the name, the output file and the comment of a job of
-        ours: then it is the job of that name.
-        """
-        if not job.comment.startswith(commands.comment(self.settings.public_address)):
-            return False
-        output_name = job.stdout.rpartition("/")[2].removesuffix(".log")
-        return job.name == output_name
-
-    def sacct_submissions_of(
-        self,
-        users: Mapping[JobId, Address],  # noqa: ARG002
-        begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
-    ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
-        """Return nothing: the supervisor asks no accounting."""
-        return {}
-
-    def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:  # noqa: ARG002
-        """Return nothing: slurmrestd shows no batch script."""
-        return {}
-
-    def was_submitted(
-        self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
-    ) -> dict[JobId, bool | None]:
-        """Return True for a job that is listed by its name or output file, and None for
-        each other one: without scripts and accounting, no record shows that SLURM never
-        had it.
-        """
-        rows_of_user = dict[str, list[SqueueRow]]()
-        for row in listed.values():
-            rows_of_user.setdefault(row.user, []).append(row)
-        results = dict[JobId, bool | None]()
-        for search in wanted:
-            results[search.job_id] = None
-            for row in rows_of_user.get(search.user, ()):
-                if row.has_script and has_job_name(row, search.job_id):
-                    results[search.job_id] = True
-                    break
-        return results

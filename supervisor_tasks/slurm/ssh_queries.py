@@ -54,7 +54,7 @@ class SshJobQueries:
     """Questions about jobs to squeue, sacct and scontrol. Threads may share it."""
 
     login_node: LoginNode
-    scripts: SshScripts
+    batch_scripts: SshScripts
 
     @property
     def has_accounting(self) -> bool:
@@ -158,7 +158,7 @@ class SshJobQueries:
         try:
             for first in range(0, len(slurm_ids), SCRIPTS_A_LOOK):
                 part = slurm_ids[first : first + SCRIPTS_A_LOOK]
-                headers |= self.scripts.headers(part)
+                headers |= self.batch_scripts.headers(part)
         except TransientError as error:
             # the other jobs must not wait for these scripts
             log.warning(

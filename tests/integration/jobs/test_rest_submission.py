@@ -223,7 +223,9 @@ def test_renamed_by_its_owner__unclear_submission__is_left_to_the_operator(
     assert slurm_id is not None
     world.set(slurm_id, Name="another", Comment="none of yours")
     other = world.new_job(site)
-    found = site.slurm.cluster.find(CUSTOMER, {job: 10.0, other: 10.0}, lambda _: {})
+    found = site.slurm.cluster.search.find(
+        CUSTOMER, {job: 10.0, other: 10.0}, lambda _: {}
+    )
     # by its output file
     assert [seen.slurm_id for seen in required(found[job])] == [slurm_id]
     with pytest.raises(UndecidedError, match=str(slurm_id)):

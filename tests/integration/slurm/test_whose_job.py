@@ -337,11 +337,11 @@ def test_sacct_submissions_of__customer_without_account__the_others_are_answered
 ) -> None:
     known, other = world.new_job(accounting), JobId("0x" + "e" * 64)
     users = {known: CUSTOMER, other: Address("0x" + "1" * 40)}
-    answers = accounting.slurm.cluster.sacct_submissions_of(
+    answers = accounting.slurm.cluster.search.sacct_submissions_of(
         users, dict.fromkeys(users, 60.0)
     )
     assert answers[known] == []
     assert isinstance(answers[other], QuestionRejectedError)
     searches = [ScriptSearch(job, user, 60.0, {}) for job, user in users.items()]
-    was_submitted = accounting.slurm.cluster.was_submitted(searches, {})
+    was_submitted = accounting.slurm.cluster.search.was_submitted(searches, {})
     assert was_submitted == {known: False, other: None}

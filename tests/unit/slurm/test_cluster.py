@@ -81,4 +81,4 @@ def test_was_submitted__user_was_not_resolved__the_script_decides(
     row = unresolved_row(name)
     search = ScriptSearch(JOB, CUSTOMER, 10.0, {})
     listed: dict[SlurmId, SqueueRow] = {row.slurm_id: row}
-    assert cluster.was_submitted([search], listed) == {JOB: found}
+    assert cluster.search.was_submitted([search], listed) == {JOB: found}

@@ -77,7 +77,7 @@ def shown(ours: JobId, **changes: Any) -> dict[str, Any]:
 def find(*jobs: dict[str, Any]) -> Mapping[JobId, object]:
     listed = RestAnswer(200, {"errors": [], "jobs": list(jobs)})
     client = RecordedClient({"GET jobs": listed})
-    return cluster(client).find(CUSTOMER, {JOB: 10.0}, lambda _: {})
+    return cluster(client).search.find(CUSTOMER, {JOB: 10.0}, lambda _: {})
 
 
 def test_find__own_job__is_found() -> None:
