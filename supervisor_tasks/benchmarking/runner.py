@@ -297,7 +297,7 @@ def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     record, shows_end = _record(context, one), False
     if record is None:
         record, shows_end = _traces(context, run, one)
-    window_s = context.benchmarking.jobs.cluster.submission_window_s
+    window_s = context.benchmarking.jobs.cluster.submissions.window_s
     change = after_look(one, record, window_s, output_shows_end=shows_end)
     if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
         change = _ended_by_us(context, run, one, record, change, change.slurm_id)

@@ -60,13 +60,13 @@ def _cancel_without_id(context: WorkerContext, job: Job) -> Event:
     if begun_ago_s is None:
         return EffectCompleted(EffectKind.CANCEL)
     require_expected_cluster(context)
-    cluster = context.slurm.cluster
+    submissions = context.slurm.cluster.submissions
     last_ago_s, first_ago_s = begun_ago_s[0], begun_ago_s[-1]
-    if may_arrive(last_ago_s, cluster.submission_window_s):
-        return SubmissionStillPossible(cluster.submission_window_s - last_ago_s)
+    if may_arrive(last_ago_s, submissions.window_s):
+        return SubmissionStillPossible(submissions.window_s - last_ago_s)
     _cancel_all(context, job, listed_records(context, job, first_ago_s))
-    if may_arrive(last_ago_s, cluster.token_window_s):
-        left_s = cluster.token_window_s - last_ago_s
+    if may_arrive(last_ago_s, submissions.token_window_s):
+        left_s = submissions.token_window_s - last_ago_s
         return SubmissionStillPossible(min(left_s, LOOK_AGAIN_S))
     return EffectCompleted(EffectKind.CANCEL)
 

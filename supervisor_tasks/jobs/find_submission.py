@@ -132,7 +132,7 @@ def _search_result(
     if found.seen:
         return SubmitRejected(
             f"SLURM rejected the job: {found.seen[0].reason}",
-            context.slurm.cluster.token_window_s,
+            context.slurm.cluster.submissions.token_window_s,
         )
     require_not_held(context.ledger)  # a SLURM that has lost its state finds nothing
     if job.poll_count == 0:
@@ -140,7 +140,9 @@ def _search_result(
     _require_no_trace(context, job, required(traces))
     unparsed = context.ledger.journal.unparsed_answers(job.job_id)
     if len(unparsed) >= MAX_UNPARSED_ANSWERS:
-        return SubmitRejected(unparsed[-1], context.slurm.cluster.token_window_s)
+        return SubmitRejected(
+            unparsed[-1], context.slurm.cluster.submissions.token_window_s
+        )
     require_worth_trying(context.ledger.journal.cut_off(job, effect.id))
     return SubmissionNotFound()
 
@@ -179,7 +181,7 @@ def require_settled(context: WorkerContext, job: Job) -> None:
     """
     ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
     if ago_s is not None and may_arrive(
-        ago_s, context.slurm.cluster.submission_window_s
+        ago_s, context.slurm.cluster.submissions.window_s
     ):
         raise TransientError(
             f"a submission that began {ago_s:.1f} s ago may still arrive"
@@ -224,17 +226,15 @@ def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
     can be none.
     """
     require_never_ran(job)
-    ago_s = past.earlier_s
-    if ago_s is not None and may_arrive(
-        ago_s, context.slurm.cluster.submission_window_s
-    ):
+    ago_s, submissions = past.earlier_s, context.slurm.cluster.submissions
+    if ago_s is not None and may_arrive(ago_s, submissions.window_s):
         raise TransientError(
             f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
         )
     if past.unknown_claim is not None:
         rpc = context.sweep.contract_of(job.provider).rpc
         ago_s = max(ago_s or 0.0, seconds_since(rpc, past.unknown_claim))
-    if past.first_s is not None and context.slurm.cluster.token_window_s:
+    if past.first_s is not None and submissions.token_window_s:
         ago_s = max(ago_s or 0.0, past.first_s)
     return ago_s
 

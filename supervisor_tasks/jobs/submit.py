@@ -210,6 +210,7 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
     look at SLURM.
     """
     cluster = group.context.slurm.cluster
+    submissions = cluster.submissions
     called_s = time.time()
     again = set[JobId]()
     taken = set[JobId]()
@@ -238,10 +239,10 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
             to_look_at[job_id] = answer
         else:
             group.record(
-                _outcome(begun.effects[job_id], answer, cluster.token_window_s)
+                _outcome(begun.effects[job_id], answer, submissions.token_window_s)
             )
 
-    cluster.submit_batch(group.customer, begun.requests, clock, begun_s, answered)
+    submissions.submit_batch(group.customer, begun.requests, clock, begun_s, answered)
     only_ids = only_submissions(group.context, group.customer, to_look_at, begun.jobs)
     for job_id, only in only_ids.items():
         group.record(outcome_of(begun.effects[job_id], partial(_submitted, only)))

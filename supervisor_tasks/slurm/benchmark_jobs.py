@@ -64,7 +64,7 @@ class BenchmarkJobs:
             measurement,
             partition=self.cluster.settings.partition,
         )
-        return self.cluster.run_sbatch(
+        return self.cluster.submissions.run_sbatch(
             self.user, Order(argv, batch_script(measurement)), clock, begun_s
         )
 

@@ -1,35 +1,12 @@
-"""The supervisor's questions and orders to SLURM. Each is one command unless its
-docstring says otherwise.
+"""SLURM behind a login node (SLURM_TRANSPORT=ssh): its parts, one class with one
+subject each.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
-
-from supervisor_tasks.crash_points import CrashPoint, after, before
-from supervisor_tasks.errors import (
-    OutcomeUnknownError,
-    SupervisorError,
-    TransientError,
-)
-from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
-from supervisor_tasks.jobs.model import Address, JobId, SlurmId
-from supervisor_tasks.slurm import commands, guarded_command
-from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Homes
-from supervisor_tasks.slurm.interface import (
-    OnAnswer,
-    Request,
-    SlurmCluster,
-    SlurmSettings,
-)
-from supervisor_tasks.slurm.login_node import LoginNode, new_delimiter
-from supervisor_tasks.slurm.parsers import (
-    CommandAnswer,
-    submitted_id,
-)
-from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.interface import SlurmCluster, SlurmSettings
+from supervisor_tasks.slurm.login_node import LoginNode
 from supervisor_tasks.slurm.ssh_clock import SshClock
 from supervisor_tasks.slurm.ssh_control import SshControl
 from supervisor_tasks.slurm.ssh_homes import SshHomeCheck, SshJobLogs
@@ -37,13 +14,7 @@ from supervisor_tasks.slurm.ssh_queries import SshJobQueries
 from supervisor_tasks.slurm.ssh_scripts import SshScripts
 from supervisor_tasks.slurm.ssh_search import SshSubmissionSearch
 from supervisor_tasks.slurm.ssh_site import LastReported, SshSiteQueries
-from supervisor_tasks.slurm.submit_token import (
-    expires_s,
-    usable_s,
-    with_token,
-)
-
-log = structlog.get_logger()
+from supervisor_tasks.slurm.ssh_submissions import SshSubmissions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +25,12 @@ class Cluster:
     settings: SlurmSettings
     clock: SshClock
     homes: SshHomeCheck
-    logs: SshJobLogs
+    submissions: SshSubmissions
     search: SshSubmissionSearch
+    logs: SshJobLogs
     queries: SshJobQueries
     site: SshSiteQueries
     control: SshControl
-    reported: LastReported
-    # the site's file on the login node; jobs inherit what it exports
-    environment_file: str
 
     @classmethod
     def of(
@@ -85,20 +54,24 @@ class Cluster:
             settings=settings,
             clock=clock,
             homes=home_check,
-            logs=SshJobLogs(login_node=login_node, clock=clock, homes=home_check),
+            submissions=SshSubmissions(
+                login_node=login_node,
+                settings=settings,
+                reported=reported,
+                environment_file=environment_file,
+            ),
             search=SshSubmissionSearch(
                 login_node=login_node,
                 clock=clock,
                 queries=queries,
                 batch_scripts=scripts,
             ),
+            logs=SshJobLogs(login_node=login_node, clock=clock, homes=home_check),
             queries=queries,
             site=SshSiteQueries(
                 login_node=login_node, partition=settings.partition, reported=reported
             ),
             control=SshControl(login_node=login_node),
-            reported=reported,
-            environment_file=environment_file,
         )
 
     @property
@@ -109,154 +82,6 @@ class Cluster:
     def close(self) -> None:
         """Close the connections."""
         self.login_node.close()
-
-    @property
-    def submission_window_s(self) -> float:
-        """How many seconds after its beginning a submission can no longer change
-        anything in SLURM.
-        """
-        return submission_window_s(self.settings.message_timeout_s)
-
-    @property
-    def token_window_s(self) -> float:
-        """How many seconds after the beginning of a submission slurmctld may still take
-        the token that the customer's login session got; 0 without SLURM_SUBMIT_KEY.
-        """
-        if not self.settings.submit_key:
-            return 0.0
-        return usable_s(SUBMIT_TIMEOUT_S, self.settings.message_timeout_s)
-
-    def submit_batch(
-        self,
-        user: Address,
-        requests: Sequence[tuple[JobId, Request]],
-        clock: LoginClock,
-        begun_s: float,
-        answered: OnAnswer,
-    ) -> None:
-        """Submit jobs of one customer to SLURM, one after the other, within
-        SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all. Calls `answered`
-        once for each job, in this thread, as soon as its answer is there
-        (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other
-        jobs get no call, and SLURM may have them.
-        """
-        begun_login_s = clock.at(begun_s)
-        orders = list[Order]()
-        for job_id, request in requests:
-            orders.append(self._order(user, job_id, request, begun_login_s))
-
-        def order_answered(number: int, outcome: SlurmId | Exception) -> None:
-            job_id, _ = requests[number]
-            answered(job_id, outcome)
-
-        self._run_guarded(user, orders, clock, begun_s, order_answered)
-
-    def _order(
-        self, user: Address, job_id: JobId, request: Request, begun_login_s: int
-    ) -> Order:
-        argv = commands.sbatch(
-            self.login_node.paths.sbatch,
-            job_id,
-            request.definition,
-            limit_min=request.limit_min,
-            partition=self.settings.partition,
-            comment=self._comment(user, job_id, request, begun_login_s),
-        )
-        return Order(argv, commands.batch_script(job_id, request.script))
-
-    def _comment(
-        self, user: Address, job_id: JobId, request: Request, begun_login_s: int
-    ) -> str:
-        comment = commands.comment(self.settings.public_address)
-        if not self.settings.submit_key:
-            return comment
-        until_s = expires_s(
-            begun_login_s, SUBMIT_TIMEOUT_S, self.settings.message_timeout_s
-        )
-        submission = request.submission(
-            user,
-            job_id,
-            partition=self.settings.partition,
-            comment=comment,
-            expires_s=until_s,
-        )
-        return with_token(submission, self.settings.submit_key)
-
-    def run_sbatch(
-        self, user: str, order: Order, clock: LoginClock, begun_s: float
-    ) -> SlurmId | Exception:
-        """Run sbatch as a user, within SUBMIT_TIMEOUT_S of `begun_s` or not at all.
-        Returns the answer.
-        """
-        outcomes = list[SlurmId | Exception]()
-        self._run_guarded(
-            user, [order], clock, begun_s, lambda _, outcome: outcomes.append(outcome)
-        )
-        return outcomes[0]
-
-    def _run_guarded(
-        self,
-        user: str,
-        orders: Sequence[Order],
-        clock: LoginClock,
-        begun_s: float,
-        answered: Callable[[int, SlurmId | Exception], None],
-    ) -> None:
-        """Run these orders in one command, within SUBMIT_TIMEOUT_S of `begun_s` or not
-        at all. `answered` gets the number and the answer of each.
-        """
-
-        def on_answer(number: int, answer: CommandAnswer) -> None:
-            after(CrashPoint.SBATCH)
-            answered(number, self._outcome(answer))
-
-        answers = guarded_command.Answers(
-            new_delimiter(), len(orders), on_answer, our_clock_s
-        )
-        unanswered: Exception = guarded_command.TooLateError(
-            "this worker took too long to send the submission; nothing was sent"
-        )
-        if our_clock_s() < begun_s + SUBMIT_TIMEOUT_S:
-            until_login_s = clock.at(begun_s + SUBMIT_TIMEOUT_S)
-            argv = guarded_command.guard_command(
-                len(orders), until_login_s, clock.slurm_conf, self.environment_file
-            )
-            stdin = guarded_command.framed(answers.delimiter, orders)
-            before(CrashPoint.SBATCH)
-            unanswered = self._stream(user, argv, stdin, answers)
-        if answers.came_late:
-            self.login_node.ssh.discard_clock(user)  # the clock may be wrong by now
-        for number in range(answers.answered, len(orders)):
-            answered(number, unanswered)
-
-    def _stream(
-        self,
-        user: str,
-        argv: Sequence[str],
-        stdin: bytes,
-        answers: guarded_command.Answers,
-    ) -> Exception:
-        """Give the input to a command of the guard. Returns the error of the orders
-        that have no answer at the end.
-        """
-        try:
-            status = self.login_node.ssh.stream_in_turn(
-                user,
-                argv,
-                stdin,
-                guarded_command.ANSWERED_AFTER_S,
-                answers,
-                other=self.login_node.admin,
-            )
-        except (TransientError, OutcomeUnknownError) as error:
-            return error
-        return answers.ended(status)
-
-    def _outcome(self, answer: CommandAnswer) -> SlurmId | Exception:
-        try:
-            return submitted_id(answer, self.reported.max_id)
-        except SupervisorError as error:
-            return error
 
 
 def over_ssh(cluster: SlurmCluster) -> Cluster:

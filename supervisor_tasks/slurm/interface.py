@@ -1,6 +1,10 @@
-"""The supervisor's questions and orders to SLURM. By SLURM_TRANSPORT, slurm/cluster.py
-sends them over SSH, or slurm/rest.py sends them to slurmrestd. The workflows know only
-these types. Pure.
+"""The supervisor's questions and orders to SLURM, one protocol for each subject. By
+SLURM_TRANSPORT, slurm/cluster.py builds the parts that send them over SSH, or
+slurm/rest.py those that send them to slurmrestd. The workflows know only these types,
+and each is given the parts that it uses. Pure.
+
+Threads may share each part. Each method may raise a TransientError when SLURM does not
+answer: SlurmUnavailableError, or over SSH SshUnavailableError. A retry helps later.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -122,6 +126,71 @@ class HomeCheck(Protocol):
         """
 
 
+class Submissions(Protocol):
+    """Submissions as customers."""
+
+    @property
+    def window_s(self) -> float:
+        """How many seconds after its beginning a submission can no longer change
+        anything in SLURM.
+        """
+
+    @property
+    def token_window_s(self) -> float:
+        """How many seconds after the beginning of a submission slurmctld may still take
+        the token that the customer's login session got; 0 where no session gets one.
+        """
+
+    def submit_batch(
+        self,
+        user: Address,
+        requests: Sequence[tuple[JobId, Request]],
+        clock: LoginClock,
+        begun_s: float,
+        answered: OnAnswer,
+    ) -> None:
+        """Submit jobs of one customer to SLURM, one after the other, within
+        SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all. Calls `answered`
+        once for each job, in this thread, as soon as its answer is there
+        (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other
+        jobs get no call, and SLURM may have them.
+        """
+
+
+class SubmissionSearch(Protocol):
+    """The search for jobs that may have been submitted."""
+
+    def find(
+        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
+    ) -> Mapping[JobId, list[JobRecord] | SupervisorError]:
+        """Return all records that slurmctld has of each of these jobs of one customer,
+        whose submissions began so many seconds ago. `owners` takes SLURM ids with their
+        submission times and returns the ids that are jobs of ours, with these jobs. An
+        error is in the place of a job when a SLURM job may or may not be this one:
+        UndecidedError, or a TransientError if a later answer can show it.
+        """
+
+    def sacct_submissions_of(
+        self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
+    ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
+        """Return accounting's records of the submissions of these jobs since they
+        began. The error is in the place of a job whose customer the login node does not
+        know. Empty without accounting.
+        """
+
+    def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
+        """Return the job of ours that each SLURM job's batch script names; the others
+        are left out.
+        """
+
+    def was_submitted(
+        self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
+    ) -> dict[JobId, bool | None]:
+        """Return for each job whether SLURM or accounting has, or had, what `find`
+        searches for; None when the records cannot decide it.
+        """
+
+
 class JobLogs(Protocol):
     """The output files of jobs in their customers' homes."""
 
@@ -228,46 +297,8 @@ class Control(Protocol):
         """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""
 
 
-class SubmissionSearch(Protocol):
-    """The search for jobs that may have been submitted."""
-
-    def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
-    ) -> Mapping[JobId, list[JobRecord] | SupervisorError]:
-        """Return all records that slurmctld has of each of these jobs of one customer,
-        whose submissions began so many seconds ago. `owners` takes SLURM ids with their
-        submission times and returns the ids that are jobs of ours, with these jobs. An
-        error is in the place of a job when a SLURM job may or may not be this one:
-        UndecidedError, or a TransientError if a later answer can show it.
-        """
-
-    def sacct_submissions_of(
-        self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
-    ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
-        """Return accounting's records of the submissions of these jobs since they
-        began. The error is in the place of a job whose customer the login node does not
-        know. Empty without accounting.
-        """
-
-    def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
-        """Return the job of ours that each SLURM job's batch script names; the others
-        are left out.
-        """
-
-    def was_submitted(
-        self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
-    ) -> dict[JobId, bool | None]:
-        """Return for each job whether SLURM or accounting has, or had, what `find`
-        searches for; None when the records cannot decide it.
-        """
-
-
 class SlurmCluster(Protocol):
-    """One SLURM. Threads may share it.
-
-    Each method may raise a TransientError when SLURM does not answer:
-    SlurmUnavailableError, or over SSH SshUnavailableError. A retry helps later.
-    """
+    """One SLURM: its parts, and the connections that they share."""
 
     @property
     def settings(self) -> SlurmSettings:
@@ -280,6 +311,10 @@ class SlurmCluster(Protocol):
     @property
     def homes(self) -> HomeCheck:
         """The check of the customers' homes."""
+
+    @property
+    def submissions(self) -> Submissions:
+        """The submissions."""
 
     @property
     def search(self) -> SubmissionSearch:
@@ -305,35 +340,8 @@ class SlurmCluster(Protocol):
     def address(self) -> str:
         """The address of the login node or slurmrestd, for messages."""
 
-    @property
-    def submission_window_s(self) -> float:
-        """How many seconds after its beginning a submission can no longer change
-        anything in SLURM.
-        """
-
-    @property
-    def token_window_s(self) -> float:
-        """How many seconds after the beginning of a submission slurmctld may still take
-        the token that the customer's login session got; 0 where no session gets one.
-        """
-
     def close(self) -> None:
         """Close the connections."""
-
-    def submit_batch(
-        self,
-        user: Address,
-        requests: Sequence[tuple[JobId, Request]],
-        clock: LoginClock,
-        begun_s: float,
-        answered: OnAnswer,
-    ) -> None:
-        """Submit jobs of one customer to SLURM, one after the other, within
-        SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all. Calls `answered`
-        once for each job, in this thread, as soon as its answer is there
-        (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other
-        jobs get no call, and SLURM may have them.
-        """
 
 
 class NodeQuery(Protocol):

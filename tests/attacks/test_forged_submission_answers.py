@@ -331,7 +331,7 @@ def test_refusal_that_is_false__job_runs_unpaid__is_found_and_cancelled(
         PATIENCE_S,
         0.1,
     )
-    window_s = site.slurm.cluster.token_window_s
+    window_s = site.slurm.cluster.submissions.token_window_s
     assert world.age_of_the_last_submission_s(job_id) > window_s > 0
 
 

@@ -439,7 +439,7 @@ def test_submission__customer_without_a_home__gets_it_and_the_job_runs_as_him(
             number=1,
         )
         clock = cluster.clock.of(customer)
-        cluster.submit_batch(
+        cluster.submissions.submit_batch(
             customer,
             [(job, request)],
             clock,

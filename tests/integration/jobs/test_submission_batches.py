@@ -102,7 +102,7 @@ class Worker:
         self, batch: list[tuple[JobId, Request]], begun_ago_s: float = 0.0
     ) -> Told:
         told = Told()
-        self.cluster.submit_batch(
+        self.cluster.submissions.submit_batch(
             CUSTOMER, batch, self.clock, our_clock_s() - begun_ago_s, told.answered
         )
         assert told.times == Counter(job for job, _ in batch)
@@ -303,7 +303,9 @@ def test_submit__connection_cut_after_an_answer__no_outcome_is_false(
         if len(told.outcomes) == answers:
             proxy.fault(Fault.CUT)
 
-    worker.cluster.submit_batch(CUSTOMER, batch, worker.clock, our_clock_s(), answered)
+    worker.cluster.submissions.submit_batch(
+        CUSTOMER, batch, worker.clock, our_clock_s(), answered
+    )
     assert told.times == Counter(job for job, _ in batch)
     assert all(isinstance(told.outcomes[job], int) for job, _ in batch[:answers])
     assert_each_outcome_is_true(world, batch, told)
@@ -409,7 +411,7 @@ def test_submit__answered_callback_raises__raises_it_and_the_connection_can_be_u
         raise ForgottenError
 
     with pytest.raises(ForgottenError):
-        worker.cluster.submit_batch(
+        worker.cluster.submissions.submit_batch(
             CUSTOMER, requests(2), worker.clock, our_clock_s(), answered
         )
     batch = requests(1)

@@ -80,7 +80,7 @@ def handed_over(site: WorkerContext, job: JobId) -> SlurmId:
         definition=ready.definition, limit_min=ready.limit_min, script=script, number=1
     )
     answers = list[SlurmId | Exception]()
-    cluster.submit_batch(
+    cluster.submissions.submit_batch(
         CUSTOMER,
         [(job, request)],
         cluster.clock.of(CUSTOMER),

@@ -133,7 +133,7 @@ def submit(client: RecordedClient, times: int) -> list[SlurmId | Exception]:
         number=1,
     )
     for _ in range(times):
-        rest.submit_batch(
+        rest.submissions.submit_batch(
             CUSTOMER,
             [(JOB, request)],
             rest.clock.of(CUSTOMER),
