@@ -61,12 +61,12 @@ class Steps:
     def group(self) -> Group:
         """A group of one job that is ready."""
         cluster = SimpleNamespace(
-            clock=self._clock,
-            require_own_home=lambda _: None,
-            submit_batch=self._submit_batch,
-            submit_key="",
-            submission_window_s=23.0,
-            token_window_s=0.0,
+            clock=SimpleNamespace(of=self._clock),
+            homes=SimpleNamespace(require_own=lambda _: None),
+            submissions=SimpleNamespace(
+                submit_batch=self._submit_batch, window_s=23.0, token_window_s=0.0
+            ),
+            settings=SimpleNamespace(submit_key=""),
         )
         ledger = SimpleNamespace(
             switches=SimpleNamespace(reason=lambda _: None),
