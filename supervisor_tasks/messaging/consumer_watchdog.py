@@ -1,5 +1,5 @@
-"""Ends a worker that answers pings but receives no messages, so that its supervisor
-(systemd, compose, Kubernetes) starts it again.
+"""Ends a worker that receives no messages although some wait for it, so that systemd,
+compose, Kubernetes or `supervisor run` starts it again.
 """
 
 import os
@@ -82,12 +82,14 @@ def _watch_consumer(
         if not goes_on():
             return
         if not watchdog.is_receiving(received=received, waiting=waiting, idle=idle):
+            # First of all: the loop may stand because the log takes no more lines.
+            threading.Thread(target=_end, name="consumer-watchdog-end").start()
             log.critical(
                 "worker_not_receiving",
                 waiting=waiting,
                 advice="the worker ends; start it again",
             )
-            _end()
+            return
 
 
 def _end() -> None:

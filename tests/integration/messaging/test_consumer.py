@@ -259,10 +259,29 @@ def test_worker__answers_pings_and_receives_nothing__ends(
         "worker", "-Q", not_receiving.QUEUE, "-I", not_receiving.__name__
     )
     wait_for_dispatch(engine)
-    (processes.folder / not_receiving.FILE).touch()
+    stops = processes.folder / not_receiving.FILE
+    stops.touch()
     wait_until(lambda: worker.process() is None, "the worker to end", 60.0, 0.1)
+    stops.unlink()
     processes.kill(worker)  # which reaps it
     assert "worker_not_receiving" in loud(processes, "worker")
+    fleet.start_worker("worker", "-Q", "main.default")
+    wait_for_dispatch(engine)
+
+
+def test_worker__its_loop_stands_in_the_log__ends_all_the_same(
+    fleet: Fleet, engine: Engine, processes: Processes
+) -> None:
+    impatient = {"WORKER_WATCHDOG_TIMEOUT_S": str(IMPATIENT_S)}
+    standing = Fleet(processes, fleet.environment | impatient, "standing-")
+    processes.kill(fleet.find("worker"))
+    worker = standing.start_worker(
+        "worker", "-Q", not_receiving.QUEUE, "-I", not_receiving.__name__
+    )
+    wait_for_dispatch(engine)
+    (processes.folder / not_receiving.FILE_OF_LOG).touch()
+    wait_until(lambda: worker.process() is None, "the worker to end", 60.0, 0.1)
+    processes.kill(worker)  # which reaps it
     fleet.start_worker("worker", "-Q", "main.default")
     wait_for_dispatch(engine)
 
