@@ -342,7 +342,8 @@ class Settings(BaseSettings):
     """
     trust_callbacks: bool = True
     """Whether a plausible callback counts as the end of a job that SLURM without
-    accounting has forgotten.
+    accounting has forgotten, and a proven one as the end of a job that SLURM ended once
+    more.
     """
     sweep_every_s: float = Field(900.0, gt=0, allow_inf_nan=False)
     """Seconds between two sweeps. Where SLURM forgets jobs earlier, sweeps come more

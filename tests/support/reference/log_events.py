@@ -21,7 +21,7 @@ authorized-keys command and the SPANK plugin write text into the logs of sshd an
 LEVELS = ("debug", "info", "once", "warning", "error", "exception", "critical")
 EVENT = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 HOOK_EVENT = re.compile(r'complain\("([a-z_]+)"')
-LOGGERS = re.compile(r"(.*\.)?_?log")
+LOGGERS = re.compile(r"(.*\.)?_?log|structlog\.get_logger\(\)")
 
 
 @dataclass

@@ -59,7 +59,7 @@ def _namesakes(repository: Path, path: str) -> Iterator[str]:
     """The test files that a module has by its name; they may import it by another."""
     module = PurePosixPath(path.removeprefix("supervisor_tasks/"))
     for tier in TIERS:
-        test = f"{tier}/{module.parent}/test_{module.stem}.py"
+        test = str(PurePosixPath(tier, module.parent, f"test_{module.stem}.py"))
         if (repository / "tests" / test).exists():
             yield test
 
