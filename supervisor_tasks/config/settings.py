@@ -329,8 +329,8 @@ class Settings(BaseSettings):
     slurm_message_timeout_s: float = Field(10.0, gt=0, le=100)
     """MessageTimeout of slurm.conf, in seconds."""
     slurm_retry_interval_s: float = Field(10.0, gt=0, le=600)
-    """Seconds between two tries while SLURM does not answer; the tenth try calls the
-    operator.
+    """Seconds between two tries while SLURM does not answer; the tenth try raises
+    an alarm.
     """
     slurm_partition: Annotated[
         str, pattern("[A-Za-z0-9_.-]+", "letters, digits, - _ and .")
