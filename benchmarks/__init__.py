@@ -1,5 +1,4 @@
 """The benchmarks of a cluster: render batch scripts from a plan, and read their output.
-Pure.
 
     job = SUITE["hpl"].render(plan)            # the options for sbatch, and the script
     reading = SUITE["hpl"].parse(output, plan.nonce)

@@ -1,4 +1,4 @@
-"""How a name and a number are written on chain, as the grid's other providers do."""
+"""How a name and a number are written on chain, as the grid's other providers do. Pure."""
 
 import re
 

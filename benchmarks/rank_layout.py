@@ -1,4 +1,4 @@
-"""Which nodes a job takes, and with how many ranks. Pure arithmetic."""
+"""Which nodes a job takes, and with how many ranks."""
 
 import math
 from collections.abc import Sequence

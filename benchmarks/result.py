@@ -1,4 +1,4 @@
-"""What a benchmark's output shows."""
+"""What a benchmark's output shows. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

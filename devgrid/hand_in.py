@@ -1,5 +1,4 @@
 """Checks a customer's input before it goes to the chain: ids, credits, minutes, sizes.
-Pure.
 
 The chain would refuse wrong input with only the name of an error, or accept a job that
 no cluster can run. The errors of these checks state it in words and credits.
