@@ -187,12 +187,11 @@ def _show_workers(grid: Grid, flower: Fleet, reporter: DemoReporter) -> None:
     """Wait until the one Flower shows a worker of each cluster. Raises TimeoutError."""
     flower.wait_for_flower()
 
+    expected = {f"{cluster.name}-worker" for cluster in grid.clusters}
+
     def all_shown() -> bool:
-        shown = flower.shown_workers()
-        return all(
-            any(name.startswith(f"{cluster.name}-worker@") for name in shown)
-            for cluster in grid.clusters
-        )
+        shown = {name.partition("@")[0] for name in flower.shown_workers()}
+        return expected <= shown
 
     wait_until(
         all_shown, "Flower to show a worker of each cluster", TO_BE_SHOWN_S, every_s=0.5
