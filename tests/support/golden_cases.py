@@ -428,7 +428,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
         [
             {"name": "scan", "age_s": 2.4},
             {"name": "ldap_accounts", "age_s": 301.0},
-            {"name": "look_at_nodes", "age_s": 41.0},
+            {"name": "refresh_inventory", "age_s": 41.0},
         ],
     ),
     "benchmark-plan": (

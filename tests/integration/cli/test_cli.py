@@ -978,9 +978,9 @@ def test_abandon__parked_effect__is_given_up_only_if_its_job_does_not_need_it(
     run: Run, ledger: Ledger
 ) -> None:
     bring_to_queued(ledger, 1)
-    witness = park_one(ledger)
+    needed = park_one(ledger)
     refused = run(
-        "effect", "abandon", str(witness.id), "--reason", "x", "--yes", status=1
+        "effect", "abandon", str(needed.id), "--reason", "x", "--yes", status=1
     )
     assert "stands still" in refused.stderr
     ledger.record(
@@ -1000,7 +1000,7 @@ def test_abandon__parked_effect__is_given_up_only_if_its_job_does_not_need_it(
     assert "OperatorAbandonedEffect" in whats
 
 
-def test_forget__what_the_next_sweep_would_ask_for_again__is_refused(
+def test_abandon__what_the_next_sweep_would_ask_for_again__is_refused(
     run: Run, ledger: Ledger
 ) -> None:
     bring_to_queued(ledger, 1)
@@ -1018,7 +1018,7 @@ def test_forget__what_the_next_sweep_would_ask_for_again__is_refused(
     ] == ["cancel"]
 
 
-def test_forget__cancellation_of_what_slurm_may_not_have__is_done(
+def test_abandon__cancellation_of_what_slurm_may_not_have__is_done(
     run: Run, ledger: Ledger
 ) -> None:
     from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
@@ -1038,7 +1038,7 @@ def test_forget__cancellation_of_what_slurm_may_not_have__is_done(
 
 
 @pytest.mark.parametrize("parked_again", [False, True])
-def test_forget__customer_cancels_while_it_asks__cancellation_stays(
+def test_abandon__customer_cancels_while_it_asks__cancellation_stays(
     run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]], parked_again: bool
 ) -> None:
     bring_to_queued(ledger, 1)

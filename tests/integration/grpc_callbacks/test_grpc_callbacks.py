@@ -421,7 +421,7 @@ def run_ages_s(site: WorkerContext) -> dict[str, float]:
         return {row.name: row.age_s for row in connection.execute(text(query))}
 
 
-def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(
+def test_heartbeats__its_own_always__the_reporters_when_one_asks_for_that(
     site: WorkerContext,
 ) -> None:
     def forgotten() -> None:

@@ -651,7 +651,7 @@ def test_periodic_run__recorded__age_is_known_until_it_is_removed(
     assert ledger.periodic_runs.age_s("slurm") is None
 
 
-def test_single_flight__taken__the_second_goes_away(engine: Engine) -> None:
+def test_try_advisory_lock__taken__the_second_goes_away(engine: Engine) -> None:
     with (
         try_advisory_lock(engine, LockName("work")) as first,
         try_advisory_lock(engine, LockName("work")) as second,

@@ -28,7 +28,7 @@ from tests.support.ledger import claim, job_id
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
 # longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)
-DEAF_AFTER_S = 15
+WATCHDOG_TIMEOUT_S = 15
 IMPATIENT_S = 3  # of the watchdog of a worker that is asked to end
 TRIES_S = 5.0  # during which a client tries each second to connect
 LOST = "consumer: Connection to broker lost"
@@ -65,7 +65,7 @@ def fleet(processes: Processes, redis_server: embedded_servers.EmbeddedServer) -
         "STATE_DIR": str(processes.folder),
         "DATABASE_URL": database.url,
         "BROKER_URL": redis_server.url,
-        "WORKER_WATCHDOG_TIMEOUT_S": str(DEAF_AFTER_S),
+        "WORKER_WATCHDOG_TIMEOUT_S": str(WATCHDOG_TIMEOUT_S),
     }
     fleet = Fleet(processes, environment)
     fleet.migrate()

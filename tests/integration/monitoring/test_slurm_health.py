@@ -294,7 +294,7 @@ def provider(world: SubmissionEnv, *words: str) -> str:
     return result.stdout
 
 
-def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
+def test_refresh_inventory__partition_is_misspelt__alarm_says_why_until_it_is_right(
     world: SubmissionEnv, site: WorkerContext, nodes: NodesOfEither
 ) -> None:
     offers: dict[str, Any] = {
@@ -329,7 +329,7 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
     assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"] is None
 
 
-def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
+def test_refresh_inventory__no_node_works__alarm_tells_their_states(
     world: SubmissionEnv, site: WorkerContext, nodes: NodesOfEither
 ) -> None:
     wait_until(

@@ -386,7 +386,7 @@ def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
     return next((alarm for alarm in ledger.alarms.all() if alarm.name == name), None)
 
 
-def test_signs_of_life__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
+def test_heartbeats__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
     for _ in range(3):
         heard(ledger, CALLBACKS)

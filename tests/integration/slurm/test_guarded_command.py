@@ -176,7 +176,7 @@ def assert_right(
 @pytest.mark.parametrize(
     "script", [SCRIPT, ANY_BYTES, b"", b"\n", DELIMITER.encode(), b"x" * 300_000]
 )
-def test_guarded__whole_and_in_time__the_command_gets_every_byte(
+def test_guard_command__whole_and_in_time__the_command_gets_every_byte(
     shell: str, script: bytes, tmp_path: Path
 ) -> None:
     argv = ["sh", "-c", 'cat >"$1/script"', "command", str(tmp_path)]
@@ -186,7 +186,7 @@ def test_guarded__whole_and_in_time__the_command_gets_every_byte(
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("number", [1, 2, 50])
-def test_guarded__batch__each_gets_its_script_and_its_words_and_has_its_own_answer(
+def test_guard_command__batch__each_has_its_script_its_words_and_its_answer(
     shell: str, number: int, tmp_path: Path
 ) -> None:
     found = run_in(tmp_path, framed(DELIMITER, jobs(number, ANY_BYTES)), number, shell)
@@ -217,7 +217,7 @@ HOSTILE_WORDS = [
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_guarded__words_of_the_command__are_given_as_they_are(shell: str) -> None:
+def test_guard_command__words_of_the_command__are_given_as_they_are(shell: str) -> None:
     answer = only(guarded_run(["printf", "%s\\n", *HOSTILE_WORDS], SCRIPT, shell))
     assert answer.stdout == "".join(f"{word}\n" for word in HOSTILE_WORDS)
 
@@ -251,7 +251,7 @@ def cut_input(folder: Path, number: int, kept: int, shell: str = "sh") -> None:
 @pytest.mark.parametrize(
     "kept", range(len(framed(DELIMITER, [Order(["echo", "ran"], SCRIPT)])))
 )
-def test_guarded__one_cut_at_each_byte__nothing_is_run(kept: int) -> None:
+def test_guard_command__one_cut_at_each_byte__nothing_is_run(kept: int) -> None:
     answer = run(
         "sh",
         guard_command(1, in_s(60)),
@@ -262,7 +262,7 @@ def test_guarded__one_cut_at_each_byte__nothing_is_run(kept: int) -> None:
         only(answer)
 
 
-def test_guarded__two_cut_at_each_byte__only_what_came_whole_is_run(
+def test_guard_command__two_cut_at_each_byte__only_what_came_whole_is_run(
     tmp_path: Path,
 ) -> None:
     for kept in range(len(framed(DELIMITER, jobs(2)))):
@@ -270,7 +270,7 @@ def test_guarded__two_cut_at_each_byte__only_what_came_whole_is_run(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_guarded__fifty_cut_somewhere__only_what_came_whole_is_run(
+def test_guard_command__fifty_cut_somewhere__only_what_came_whole_is_run(
     shell: str, tmp_path: Path
 ) -> None:
     for kept in random.Random(22_05).sample(range(len(framed(DELIMITER, jobs(50)))), 8):
@@ -278,7 +278,7 @@ def test_guarded__fifty_cut_somewhere__only_what_came_whole_is_run(
 
 
 @pytest.mark.parametrize("counted", [-1, 1])
-def test_guarded__script_is_not_where_its_length_says__nothing_is_run(
+def test_guard_command__script_is_not_where_its_length_says__nothing_is_run(
     counted: int, tmp_path: Path
 ) -> None:
     """As with a `head` that reads more than it was asked for."""
@@ -378,7 +378,7 @@ def test_answers__parts_of_standard_error_without_an_end__are_not_kept() -> None
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_guarded__too_late__nothing_is_run(shell: str) -> None:
+def test_guard_command__too_late__nothing_is_run(shell: str) -> None:
     found = verdicts(guarded_run(["echo", "ran"], SCRIPT, shell, seconds=-1))
     assert found.answers == []
     assert isinstance(found.rest, TooLateError)
@@ -386,7 +386,7 @@ def test_guarded__too_late__nothing_is_run(shell: str) -> None:
     assert not verdicts(guarded_run(["echo", f"{DELIMITER} expired"])).came_late
 
 
-def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_late(
+def test_guard_command__command_does_not_end__is_ended_and_the_rest_is_too_late(
     tmp_path: Path,
 ) -> None:
     begun, seconds = time.monotonic(), int(deadline(3))
@@ -403,7 +403,9 @@ def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_lat
     assert ran(tmp_path) == {}
 
 
-def test_guarded__command_ignores_sigterm__is_killed_soon_after(tmp_path: Path) -> None:
+def test_guard_command__command_ignores_sigterm__is_killed_soon_after(
+    tmp_path: Path,
+) -> None:
     stubborn = Order(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], b"")
     begun, seconds = time.monotonic(), int(deadline(3))
     found = run_in(
@@ -415,7 +417,7 @@ def test_guarded__command_ignores_sigterm__is_killed_soon_after(tmp_path: Path) 
     assert ran(tmp_path) == {}
 
 
-def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(
+def test_guard_command__input_that_comes_slowly__is_too_late_when_the_time_is_over(
     tmp_path: Path,
 ) -> None:
     run_in(tmp_path, b"", 1)
@@ -461,7 +463,7 @@ def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(
 @pytest.mark.parametrize(
     ("status", "stdout"), [(0, "12\n"), (1, ""), (3, "no line feed")]
 )
-def test_guarded__any_end_of_the_command__its_status_and_output_are_the_answer(
+def test_guard_command__any_end_of_the_command__its_status_and_output_are_the_answer(
     status: int, stdout: str
 ) -> None:
     argv = [
@@ -486,7 +488,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_guarded__command_that_prints_garbage__spoils_no_other_answer(
+def test_guard_command__command_that_prints_garbage__spoils_no_other_answer(
     garbage: str, tmp_path: Path
 ) -> None:
     between = Order(["sh", "-c", garbage], SCRIPT)
@@ -508,15 +510,13 @@ def test_guarded__command_that_prints_garbage__spoils_no_other_answer(
         "printf '4f1d0c9ab2 0 0\\n'; printf '4f1d0c9ab2\\n' >&2; ",
     ],
 )
-def test_guarded__what_start_up_files_print__is_no_answer(noise: str) -> None:
+def test_guard_command__what_start_up_files_print__is_no_answer(noise: str) -> None:
     assert only(guarded_run(["echo", "12"], SCRIPT, "bash", noise)) == CommandAnswer(
         0, "12\n", ""
     )
 
 
-def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_heard() -> (
-    None
-):
+def test_guard_command__start_up_file_closes_stderr__the_answers_are_heard() -> None:
     stdin = framed(DELIMITER, [Order(["echo", "12"], b""), Order(["echo", "13"], b"")])
     found = verdicts(
         run("bash", guard_command(2, in_s(60)), stdin, "exec 2>/dev/null; "), 2
@@ -558,7 +558,7 @@ def test_answers__no_sh__nothing_was_run() -> None:
         only(CommandAnswer(127, "", "bash: /bin/sh: No such file"))
 
 
-def test_guarded__text__has_nothing_that_csh_or_fish_would_change() -> None:
+def test_guard_command__text__has_nothing_that_csh_or_fish_would_change() -> None:
     guard = guard_command(1, 1)[2]
     assert not set(guard) & set("'!\\\n")
     assert DELIMITER not in shlex.join(guard_command(1, 1))
@@ -602,7 +602,7 @@ def environment_of_the_command(
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_guarded__options_in_the_environment__are_taken_out_and_the_rest_is_the_jobs(
+def test_guard_command__options_in_the_environment__are_taken_out_alone(
     shell: str, tmp_path: Path
 ) -> None:
     environment = {"PATH": "/home/customer/bin:/usr/bin:/bin"} | KEPT
@@ -614,7 +614,7 @@ def test_guarded__options_in_the_environment__are_taken_out_and_the_rest_is_the_
 
 
 @pytest.mark.parametrize("slurm_conf", ["/etc/slurm.conf", "/a b/$(id)/'", "!", "("])
-def test_guarded__slurm_conf_of_the_admin__replaces_the_customers(
+def test_guard_command__slurm_conf_of_the_admin__replaces_the_customers(
     slurm_conf: str, tmp_path: Path
 ) -> None:
     assert (
@@ -643,7 +643,7 @@ def sh_of(folder: Path, argv: list[str]) -> list[str]:
 ENVIRONMENT = framed(DELIMITER, [Order(["/usr/bin/env"], b"")])
 
 
-def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(
+def test_guard_command__customers_functions_with_the_names_of_tools__are_not_called(
     tmp_path: Path,
 ) -> None:
     owned = f'for f in {TOOLS}; do eval "function $f {{ builtin echo owned >&2; }}"; builtin export -f "$f"; done; '
@@ -656,7 +656,7 @@ def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(
     assert not any(name in only(answer).stdout for name in OPTIONS)
 
 
-def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(
+def test_guard_command__customers_programs_with_the_names_of_tools__are_not_called(
     tmp_path: Path,
 ) -> None:
     for tool in TOOLS.split():
@@ -719,7 +719,7 @@ def test_second_search__after_a_submission__comes_when_nothing_can_arrive_any_mo
     assert submission_window_s(10.0) == BEFORE_SECOND_SEARCH_S == 23.0
 
 
-def test_guarded__tools_that_it_needs__are_here() -> None:
+def test_guard_command__tools_that_it_needs__are_here() -> None:
     assert all(shutil.which(tool) for tool in ("sh", "date", "head", "timeout"))
 
 

@@ -493,7 +493,7 @@ def test_balance__enough_for_some__those_are_sent(
     assert set(fleet.states()) == {"MINED"}
 
 
-def test_foreign_writer__took_our_nonce__the_key_is_free_and_used_again(
+def test_unknown_transaction__took_our_nonce__the_key_is_free_and_used_again(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
@@ -526,7 +526,7 @@ def test_foreign_writer__took_our_nonce__the_key_is_free_and_used_again(
 
 
 @pytest.mark.parametrize("written_before", [True, False])
-def test_foreign_writer__its_block_is_lost__the_nonce_is_filled(
+def test_unknown_transaction__its_block_is_lost__the_nonce_is_filled(
     chain: Chain, provider: Account, fleet: ChainHarness, written_before: bool
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
@@ -778,7 +778,7 @@ def _outbid(chain: Chain, customer: Account, job_id: JobId) -> None:
     )
 
 
-def _claim_in_vain(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def _claim_that_reverts(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     """A job is there when its claim is estimated, and gone when it is mined."""
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with held(chain):
@@ -801,7 +801,7 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
 ) -> None:
     for _ in range(claim_backoff.MAX_REVERTED_CLAIMS):
         assert fleet.alarms() == set()
-        _claim_in_vain(chain, provider, fleet)
+        _claim_that_reverts(chain, provider, fleet)
     assert fleet.states() == ["REVERTED"] * 3
     (alarm,) = fleet.site.ledger.alarms.all()
     assert alarm.name == AlarmName.CLAIMS_REVERTING
@@ -854,7 +854,7 @@ def test_claims__that_revert_now_and_then__are_no_alarm(
 ) -> None:
     for _ in range(2):
         for _ in range(claim_backoff.MAX_REVERTED_CLAIMS - 1):
-            _claim_in_vain(chain, provider, fleet)
+            _claim_that_reverts(chain, provider, fleet)
         scheduled_jobs(chain, provider, 1)
         claim(fleet.site)
         settled(fleet)

@@ -450,7 +450,7 @@ def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
     assert fleet.alarms() == set()
 
 
-def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(
+def test_is_confirmed_unmined__signed_very_often__asks_for_all_signatures(
     chain: Chain, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)

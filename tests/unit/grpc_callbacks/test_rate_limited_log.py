@@ -5,7 +5,7 @@ from structlog.testing import CapturingLogger
 from grpc_callbacks.rate_limited_log import MAX_LINES, PERIOD_S, RateLimitedLogger
 
 
-def test_sparing__a_flood__is_counted_and_told_once() -> None:
+def test_rate_limited_logger__a_flood__is_counted_and_told_once() -> None:
     lines, now_s = CapturingLogger(), [0.0]
     log = RateLimitedLogger(lines, lambda: now_s[0])
     for number in range(10 * MAX_LINES):

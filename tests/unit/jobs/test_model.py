@@ -206,9 +206,7 @@ def test_advance__a_second_id_for_the_same_job__does_not_replace_the_first() -> 
     assert (job.slurm_id, effects) == (7, ())
 
 
-def test_closes__contract_says_what_is_true__the_report_has_no_purpose_any_more() -> (
-    None
-):
+def test_obsolete_effects__contract_says_what_is_true__has_the_report() -> None:
     job, _ = lived(*TO_RUNNING)
     assert EffectKind.REPORT not in obsolete_effects(job)
     assert EffectKind.REPORT in obsolete_effects(

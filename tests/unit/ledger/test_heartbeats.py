@@ -28,7 +28,9 @@ def test_continuous_uptime_s__callbacks_and_reporter__counts_since_all_are_heard
     )
 
 
-def test_away__the_process_that_plugins_call__also_when_it_was_never_heard() -> None:
+def test_missing_sources__process_that_plugins_call__also_if_it_was_never_heard() -> (
+    None
+):
     assert missing_sources({}) == {CALLBACKS: None}
     assert continuous_uptime_s({}) is None
     silent = run_ages_s(CALLBACKS, AWAY_S + 1)
@@ -38,7 +40,7 @@ def test_away__the_process_that_plugins_call__also_when_it_was_never_heard() -> 
     )
 
 
-def test_away__a_reporter__only_where_one_was_ever_heard() -> None:
+def test_missing_sources__a_reporter__only_where_one_was_ever_heard() -> None:
     assert missing_sources(run_ages_s(CALLBACKS)) == {}
     gone = run_ages_s(CALLBACKS) | run_ages_s(REPORTER, 3600.0)
     assert (missing_sources(gone), continuous_uptime_s(gone)) == (

@@ -86,7 +86,7 @@ def test_usual_prices__in_credits__are_8_5_and_0_95_and_0_00008() -> None:
         (95 * 10**16, False),
     ],
 )
-def test_far_off__a_hundred_times_the_usual_price_or_a_hundredth__is_warned(
+def test_price_warnings__a_hundred_times_the_usual_price_or_a_hundredth__is_warned(
     cpu_wei: int, is_warned: bool
 ) -> None:
     found = price_warnings(

@@ -77,7 +77,7 @@ def only(view: Snapshot) -> Discrepancy:
     return finding
 
 
-def test_compare__all_as_it_should_be__nothing_is_found() -> None:
+def test_find_discrepancies__all_as_it_should_be__nothing_is_found() -> None:
     assert (
         find_discrepancies(
             seeing(known(1), known(2, State.QUEUED), rows=[row(1), row(2, "PENDING")])
@@ -87,7 +87,7 @@ def test_compare__all_as_it_should_be__nothing_is_found() -> None:
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
-def test_compare__slurm_has_a_limit_from_before_a_top_up__restores_the_last_limit(
+def test_find_discrepancies__limit_from_before_a_top_up__restores_the_last_limit(
     state: State,
 ) -> None:
     job, seen = (
@@ -103,14 +103,14 @@ def test_compare__slurm_has_a_limit_from_before_a_top_up__restores_the_last_limi
 
 
 @pytest.mark.parametrize("limit_min", [59, 75, 120, 121, None])
-def test_compare__a_limit_that_the_owner_has_lowered_or_none__stays(
+def test_find_discrepancies__a_limit_that_the_owner_has_lowered_or_none__stays(
     limit_min: int | None,
 ) -> None:
     job = known(earlier_limits_min=frozenset({60, 90}))
     assert find_discrepancies(seeing(job, rows=[row(limit_min=limit_min)])) == []
 
 
-def test_compare__limit_from_before_a_top_up_that_is_under_way__nothing_is_found() -> (
+def test_find_discrepancies__limit_while_a_top_up_is_under_way__nothing_is_found() -> (
     None
 ):
     job = known(earlier_limits_min=frozenset({60}))
@@ -126,7 +126,7 @@ def test_earlier_limits__after_top_ups__are_those_below_the_one_slurm_was_given(
     assert earlier_limits(60, [], 60) == earlier_limits(60, [30], None) == frozenset()
 
 
-def test_compare__ended_in_a_block_that_the_scan_has_not_read__waits_for_the_scan() -> (
+def test_find_discrepancies__ended_in_a_block_not_read_yet__waits_for_the_scan() -> (
     None
 ):
     ended = replace(on_chain_job(ChainStatus.CANCELLED), changed_block=100)
@@ -137,14 +137,14 @@ def test_compare__ended_in_a_block_that_the_scan_has_not_read__waits_for_the_sca
     assert find_discrepancies(replace(view, scan_is_current=False)) != []
 
 
-def test_compare__the_contract_is_final__the_ledger_learns_this_and_no_more() -> None:
+def test_find_discrepancies__contract_is_final__the_ledger_learns_only_this() -> None:
     view = seeing(
         known(), rows=[row()], chain={name(1): on_chain_job(ChainStatus.PANICKED)}
     )
     assert only(view).events == (ChainStatusObserved(ChainStatus.PANICKED),)
 
 
-def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight() -> (
+def test_find_discrepancies__contract_gave_the_job_away__believed_the_second_time() -> (
     None
 ):
     for elsewhere in (on_chain_job(ChainStatus.PENDING), on_chain_job(provider=OTHERS)):
@@ -198,7 +198,9 @@ def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
     )  # its claim may come back until then
 
 
-def test_compare__a_node_that_is_behind__says_nothing_of_newer_jobs() -> None:
+def test_find_discrepancies__a_node_that_is_behind__says_nothing_of_newer_jobs() -> (
+    None
+):
     view = seeing(
         known(chain_block=101),
         rows=[row()],
@@ -207,13 +209,15 @@ def test_compare__a_node_that_is_behind__says_nothing_of_newer_jobs() -> None:
     assert find_discrepancies(view) == []
 
 
-def test_compare__the_contract_knows_that_it_runs__the_ledger_catches_up() -> None:
+def test_find_discrepancies__the_contract_knows_that_it_runs__the_ledger_catches_up() -> (
+    None
+):
     job = known(chain_status=ChainStatus.SCHEDULED)
     view = seeing(job, rows=[row()], chain={name(1): on_chain_job(ChainStatus.RUNNING)})
     assert only(view).events == (ChainStatusObserved(ChainStatus.RUNNING),)
 
 
-def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_again() -> (
+def test_find_discrepancies__ledger_of_a_backup__adopts_what_ran_submits_nothing() -> (
     None
 ):
     job = known(state=State.READY, slurm_id=None)
@@ -250,7 +254,7 @@ def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_ag
     assert only(replace(view, slurm=None)).events == ()
 
 
-def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> None:
+def test_find_discrepancies__another_job_has_its_name__is_not_adopted() -> None:
     waiting = known(
         1,
         State.READY,
@@ -264,7 +268,7 @@ def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> 
 
 @pytest.mark.parametrize("seen", ["RUNNING", "COMPLETED"])
 @pytest.mark.parametrize("is_parked", [True, False])
-def test_compare__submitting_while_slurm_has_it__is_adopted_if_it_is_parked(
+def test_find_discrepancies__submitting_and_slurm_has_it__is_adopted_if_parked(
     is_parked: bool, seen: str
 ) -> None:
     """Its customer can submit a job whose submissions were cut off too often."""
@@ -275,7 +279,7 @@ def test_compare__submitting_while_slurm_has_it__is_adopted_if_it_is_parked(
     assert [finding.events for finding in found] == adopted
 
 
-def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
+def test_find_discrepancies__ready_while_slurm_runs_it__is_adopted() -> None:
     job = known(state=State.READY, slurm_id=None)
     assert only(seeing(job, rows=[row(7, number=1)])).events == (
         ExistingSlurmJobAdopted(SlurmId(7)),
@@ -292,7 +296,7 @@ def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
     )
 
 
-def test_compare__slurm_has_ended_it__the_monitor_looks_also_where_it_is_parked() -> (
+def test_find_discrepancies__slurm_has_ended_it__the_monitor_looks_also_if_parked() -> (
     None
 ):
     for job in (known(), known(parked=POLLED)):
@@ -302,7 +306,7 @@ def test_compare__slurm_has_ended_it__the_monitor_looks_also_where_it_is_parked(
     assert find_discrepancies(seeing(known(parked=POLLED), rows=[row(1)])) == []
 
 
-def test_compare__its_owner_has_released_it__the_monitor_looks_although_parked() -> (
+def test_find_discrepancies__its_owner_released_it__the_monitor_looks_if_parked() -> (
     None
 ):
     """Held for an hour, it is parked. Nothing looked any more when it ran then."""
@@ -316,7 +320,7 @@ def test_compare__its_owner_has_released_it__the_monitor_looks_although_parked()
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
-def test_compare__parked_and_not_listed__counts_only_an_end_that_accounting_has(
+def test_find_discrepancies__parked_and_not_listed__only_an_end_in_accounting_counts(
     state: State,
 ) -> None:
     parked, sure = known(state=state, parked=POLLED), GRACE_S * 2
@@ -331,7 +335,7 @@ def test_compare__parked_and_not_listed__counts_only_an_end_that_accounting_has(
         assert [one.kind for one in find_discrepancies(accounted)] == kinds
 
 
-def test_compare__unknown_to_slurm_and_a_hook_told_its_end__is_left_to_the_operator() -> (
+def test_find_discrepancies__unknown_and_a_hook_told_its_end__is_for_the_operator() -> (
     None
 ):
     """Accounting may never get the record of a job that has ended while it was away."""
@@ -341,7 +345,7 @@ def test_compare__unknown_to_slurm_and_a_hook_told_its_end__is_left_to_the_opera
     ]
 
 
-def test_compare__unknown_to_slurm__is_missing_first_and_lost_the_second_time() -> None:
+def test_find_discrepancies__unknown_to_slurm__is_missing_and_then_lost() -> None:
     first = gone(known())
     assert (only(first).kind, only(first).events) == (
         DiscrepancyKind.MISSING,
@@ -354,7 +358,9 @@ def test_compare__unknown_to_slurm__is_missing_first_and_lost_the_second_time() 
     assert (lost.kind, lost.events[0].slurm_id) == (DiscrepancyKind.LOST, SlurmId(1))
 
 
-def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
+def test_find_discrepancies__slurm_does_not_know_it__what_speaks_against_a_panic() -> (
+    None
+):
     job, sure = known(), GRACE_S * 2
     assert found(gone(job, age_s=sure, slurmctld_uptime_s=GRACE_S - 1)) == [
         (DiscrepancyKind.MISSING, name(1))
@@ -381,7 +387,7 @@ def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
     assert (only(runs).kind, only(runs).events) == (DiscrepancyKind.CONTRADICTED, ())
 
 
-def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deliver() -> (
+def test_find_discrepancies__reporter_is_away__lost_after_it_had_time_to_deliver() -> (
     None
 ):
     ran, waits = known(), known(**WAITS)
@@ -406,7 +412,9 @@ def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deli
         )
 
 
-def test_compare__its_end_came_in_during_the_sweep__the_monitor_looks() -> None:
+def test_find_discrepancies__its_end_came_in_during_the_sweep__the_monitor_looks() -> (
+    None
+):
     view = gone(known(), age_s=GRACE_S, recently_reported={name(1)})
     assert (only(view).kind, only(view).events) == (
         DiscrepancyKind.MISSING,
@@ -414,7 +422,9 @@ def test_compare__its_end_came_in_during_the_sweep__the_monitor_looks() -> None:
     )
 
 
-def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None:
+def test_find_discrepancies__renamed_and_recognised_in_the_list__nothing_is_wrong() -> (
+    None
+):
     """By its script, or by its time where the login node cannot name its user."""
     unnamed = row(user="nobody", comment="none")
     for job, listed in (
@@ -446,7 +456,7 @@ def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None
     ]
 
 
-def test_compare__many_renamed_and_recognised__the_lost_one_is_not_held_for_them() -> (
+def test_find_discrepancies__many_renamed_and_recognised__the_lost_one_is_not_held() -> (
     None
 ):
     jobs, rows = (
@@ -461,7 +471,9 @@ def test_compare__many_renamed_and_recognised__the_lost_one_is_not_held_for_them
     assert found(view) == [(DiscrepancyKind.LOST, name(8))]
 
 
-def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() -> None:
+def test_find_discrepancies__many_lost_or_an_empty_list__held_for_the_operator() -> (
+    None
+):
     many = [known(number) for number in range(1, MIN_LOST_JOBS + 2)]
     assert {
         finding.kind for finding in find_discrepancies(gone(*many, age_s=GRACE_S))
@@ -478,7 +490,9 @@ def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() ->
     assert f"missing {name(1)}" in doubts(empty, find_discrepancies(empty))
 
 
-def test_compare__slurm_forgot_a_new_job__submits_again_only_without_traces() -> None:
+def test_find_discrepancies__slurm_forgot_a_new_job__submits_again_if_no_traces() -> (
+    None
+):
     waits, sure = known(**WAITS), GRACE_S * 2
     view = gone(waits, age_s=sure, slurm={})  # also when it has lost all
     assert [job.job_id for job in pending_and_missing(view)] == [name(1)]
@@ -515,7 +529,7 @@ def test_compare__slurm_forgot_a_new_job__submits_again_only_without_traces() ->
     assert pending_and_missing(replace(view, confirmed_lookups={})) == []
 
 
-def test_compare__slurm_forgot_many_that_it_had_saved__nothing_is_submitted_again() -> (
+def test_find_discrepancies__slurm_forgot_many_saved_ones__submits_nothing_again() -> (
     None
 ):
     lost = forgetful(8, saved=MIN_LOST_JOBS + 1)
@@ -541,7 +555,9 @@ def test_lost_state__few_that_it_had_saved__these_are_held_and_no_more_follows()
     ) == (MIN_LOST_JOBS, 5)
 
 
-def test_compare__none_listed_but_ids_go_on__is_left_to_the_operator() -> None:
+def test_find_discrepancies__none_listed_but_ids_go_on__is_left_to_the_operator() -> (
+    None
+):
     gone_on = forgetful(2, saved=2, slurm={}, first_job_id=3)
     assert {kind for kind, _ in found(gone_on)} == {DiscrepancyKind.NEEDS_OPERATOR}
 
@@ -552,7 +568,9 @@ SETTLED: dict[str, Any] = {
 }
 
 
-def test_compare__final_on_chain_and_running__cancelled_by_the_ledgers_id() -> None:
+def test_find_discrepancies__final_on_chain_and_running__cancelled_by_the_ledgers_id() -> (
+    None
+):
     view = seeing(known(state=State.SETTLED, **SETTLED), rows=[row()])
     assert (only(view).events, only(view).cancel) == (
         (EffectMissing(EffectKind.CANCEL),),
@@ -578,7 +596,7 @@ def test_compare__final_on_chain_and_running__cancelled_by_the_ledgers_id() -> N
     assert only(seeing(renamed, rows=[another])).kind is DiscrepancyKind.ORPHAN_RUNNING
 
 
-def test_compare__unknown_to_the_ledger__cancelled_only_if_certainly_ours_and_final() -> (
+def test_find_discrepancies__unknown_to_the_ledger__cancelled_if_ours_and_final() -> (
     None
 ):
     orphan, final = row(5), on_chain_job(ChainStatus.CANCELLED)
@@ -608,14 +626,16 @@ def test_compare__unknown_to_the_ledger__cancelled_only_if_certainly_ours_and_fi
     )
 
 
-def test_compare__a_second_slurm_job__is_cancelled_at_once_while_the_first_is_live() -> (
+def test_find_discrepancies__second_slurm_job__is_cancelled_while_the_first_lives() -> (
     None
 ):
     (found,) = find_discrepancies(seeing(known(1), rows=[row(1), row(2, number=1)]))
     assert (found.kind, found.cancel) == (DiscrepancyKind.DUPLICATE, 2)
 
 
-def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> None:
+def test_find_discrepancies__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> (
+    None
+):
     view = seeing(known(1), rows=[row(1, "COMPLETED"), row(2, number=1)])
     (first,) = of_kind(find_discrepancies(view), DiscrepancyKind.DUPLICATE)
     assert (first.kind, first.cancel, doubts(view, [first])) == (
@@ -636,14 +656,14 @@ def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> N
     ] == [None]
 
 
-def test_compare__a_job_that_its_owner_named_after_another__is_not_cancelled() -> None:
+def test_find_discrepancies__owner_named_it_after_another__is_not_cancelled() -> None:
     assert (
         find_discrepancies(seeing(known(1), known(2), rows=[row(1), row(2, number=1)]))
         == []
     )
 
 
-def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_order() -> (
+def test_find_discrepancies__slurm_gave_the_id_of_a_lost_job_again__is_in_order() -> (
     None
 ):
     lost, new = (
@@ -660,7 +680,7 @@ def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_orde
         assert [job.job_id for job in view.missing] == [name(1)]
 
 
-def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -> None:
+def test_find_discrepancies__claimed_and_never_seen__taken_in_with_slurms_job() -> None:
     running, scheduled = on_chain_job(), on_chain_job(ChainStatus.SCHEDULED)
     saw = ChainStatusObserved(ChainStatus.RUNNING)
     for active, rows, events in (
@@ -693,7 +713,9 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
         )
 
 
-def test_compare__one_never_seen_is_undecided__the_other_is_taken_in() -> None:
+def test_find_discrepancies__one_never_seen_is_undecided__the_other_is_taken_in() -> (
+    None
+):
     view = seeing(
         rows=[],
         claims={name(1): CLAIM, name(2): replace(CLAIM, job_id=name(2))},
@@ -703,7 +725,9 @@ def test_compare__one_never_seen_is_undecided__the_other_is_taken_in() -> None:
     assert found(view) == [(DiscrepancyKind.NEVER_SEEN, name(2))]
 
 
-def test_compare__claimed_by_another_ledger__told_while_active_and_left_alone() -> None:
+def test_find_discrepancies__another_ledgers_claim__told_while_active_left_alone() -> (
+    None
+):
     view = seeing(
         rows=[row(7, number=1)],
         foreign_claim_tags={name(1): "ab" * 8},
@@ -725,7 +749,9 @@ def test_compare__claimed_by_another_ledger__told_while_active_and_left_alone() 
     assert find_discrepancies(replace(view, chain=None)) == []
 
 
-def test_compare__never_seen_and_renamed__has_the_id_that_its_history_shows() -> None:
+def test_find_discrepancies__never_seen_and_renamed__has_the_id_of_its_history() -> (
+    None
+):
     renamed = seeing(
         rows=[row(7, number=7)],
         claims={name(1): CLAIM},
@@ -738,7 +764,7 @@ def test_compare__never_seen_and_renamed__has_the_id_that_its_history_shows() ->
     ] == [7]
 
 
-def test_compare__an_effect_that_should_be_open__is_opened() -> None:
+def test_find_discrepancies__an_effect_that_should_be_open__is_opened() -> None:
     for state, kind in (
         (State.CLAIMED, EffectKind.FETCH),
         (State.READY, EffectKind.SUBMIT),
@@ -821,7 +847,7 @@ VIEWS = st.builds(
 
 
 @given(VIEWS)
-def test_compare__any_snapshot__cancels_only_jobs_with_our_tag_and_no_live_job(
+def test_find_discrepancies__any_snapshot__cancels_only_our_tag_and_no_live_job(
     view: Snapshot,
 ) -> None:
     assert view.slurm is not None
@@ -842,7 +868,7 @@ def test_compare__any_snapshot__cancels_only_jobs_with_our_tag_and_no_live_job(
 
 
 @given(VIEWS)
-def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothing(
+def test_find_discrepancies__a_side_does_not_answer__nothing_is_ended_or_given_away(
     view: Snapshot,
 ) -> None:
     blind_to_slurm = find_discrepancies(replace(view, slurm=None))
@@ -869,7 +895,7 @@ def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothi
 
 
 @given(VIEWS)
-def test_compare__any_view__no_more_jobs_are_ended_than_may_be_lost_by_chance(
+def test_find_discrepancies__any_view__ends_no_more_than_may_be_lost_by_chance(
     view: Snapshot,
 ) -> None:
     lost = [
@@ -882,7 +908,7 @@ def test_compare__any_view__no_more_jobs_are_ended_than_may_be_lost_by_chance(
 
 
 @given(VIEWS)
-def test_compare__submitted_again__only_what_waited_and_left_no_trace(
+def test_find_discrepancies__submitted_again__only_what_waited_and_left_no_trace(
     view: Snapshot,
 ) -> None:
     for finding in find_discrepancies(view):

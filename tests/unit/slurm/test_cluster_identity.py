@@ -14,7 +14,7 @@ from tests.support.slurm_samples import recorded
 HERE = ClusterIdentity("hpc", "6817", ("ctl1", "ctl2"))
 
 
-def test_which__recorded_configuration__name_port_and_hosts() -> None:
+def test_parse_cluster_identity__recorded_configuration__name_port_and_hosts() -> None:
     found = parse_cluster_identity(recorded("scontrol-show-config"))
     assert found == ClusterIdentity("devgrid", "15540", ("login1",))
     assert str(found) == "devgrid on port 15540 of login1"
@@ -23,11 +23,11 @@ def test_which__recorded_configuration__name_port_and_hosts() -> None:
 @pytest.mark.parametrize(
     "one", [HERE, ClusterIdentity("devgrid", "15540-15544", ("login1",))]
 )
-def test_told__what_was_shown__is_read_again(one: ClusterIdentity) -> None:
+def test_parse__what_was_shown__is_read_again(one: ClusterIdentity) -> None:
     assert ClusterIdentity.parse(str(one)) == one
 
 
-def test_which__no_answer_or_no_name__is_no_other_cluster() -> None:
+def test_parse_cluster_identity__no_answer_or_no_name__is_no_other_cluster() -> None:
     answer = recorded("scontrol-show-config")
     for broken in (
         CommandAnswer(1, "", "down"),

@@ -55,7 +55,7 @@ def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> 
         )
 
 
-def test_histories__of_several_users__each_has_its_own() -> None:
+def test_submissions_by_user__of_several_users__each_has_its_own() -> None:
     both = f"USERMARK 0xa\n{sample('sacct-submit-lines')}USERMARK 0xb\nUSERMARK end\n"
     told = submissions_by_user(CommandAnswer(0, both, ""), "USERMARK")
     assert list(told) == ["0xa", "0xb"]
@@ -75,12 +75,14 @@ def test_histories__of_several_users__each_has_its_own() -> None:
         ),
     ],
 )
-def test_histories__cut_off_or_failed__is_an_error(answer: CommandAnswer) -> None:
+def test_submissions_by_user__cut_off_or_failed__is_an_error(
+    answer: CommandAnswer,
+) -> None:
     with pytest.raises(SlurmUnavailableError):
         submissions_by_user(answer, "USERMARK")
 
 
-def test_histories__one_user_is_unknown__his_alone_is_refused() -> None:
+def test_submissions_by_user__one_user_is_unknown__his_alone_is_refused() -> None:
     both = (
         "USERMARK 0xa\nUSERMARK unknown 0xa\n"
         f"USERMARK 0xb\n{sample('sacct-submit-lines')}USERMARK end\n"

@@ -28,7 +28,7 @@ def listing() -> dict[SlurmId, SqueueRow]:
     return listed_jobs(CommandAnswer(0, squeue_sample("squeue-listing"), ""), DELIMITER)
 
 
-def test_calls_itself__renamed__its_output_still_tells() -> None:
+def test_has_job_name__renamed__its_output_still_tells() -> None:
     assert listing()[SlurmId(3)].name == "renamed"
     assert [
         slurm_id for slurm_id, job in listing().items() if has_job_name(job, OURS)

@@ -53,7 +53,7 @@ UNKNOWN = replace(
     unclassified_age_s=GIVEN_UP_AFTER_S,
 )
 
-REMEDIES = [
+ACTION_CASES = [
     ("it was just sent", PENDING, 7, True, Action.WAIT),
     ("no node has seen it for long", replace(OLD, signed_age_s=20.0), 7, True, Action.SEND),
     ("no node took it", replace(PENDING, accepted=False), 7, True, Action.SEND),
@@ -100,8 +100,8 @@ REMEDIES = [
 
 @pytest.mark.parametrize(
     ("pending", "mined", "can_pay", "wanted"),
-    [case[1:] for case in REMEDIES],
-    ids=[c[0] for c in REMEDIES],
+    [case[1:] for case in ACTION_CASES],
+    ids=[c[0] for c in ACTION_CASES],
 )
 def test_decide__each_pending_transaction__chooses_the_action_of_the_row(
     pending: Pending, mined: int, can_pay: bool, wanted: Action

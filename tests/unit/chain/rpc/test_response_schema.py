@@ -124,14 +124,14 @@ def top_ups(logs: list[dict[str, Any]]) -> list[ToppedUp]:
     return [entry.event for entry in events if isinstance(entry.event, ToppedUp)]
 
 
-def test_happened__a_log_that_an_answer_holds_twice__counts_once() -> None:
+def test_decode_events__a_log_that_an_answer_holds_twice__counts_once() -> None:
     once = [log(7, 0), log(7, 1, minutes=8)]
     assert [found.minutes for found in top_ups(once)] == [5, 8]
     assert top_ups([once[0], once[0], once[1], once[0], once[1]]) == top_ups(once)
     assert top_ups([once[0], {**once[0], "logIndex": "0x00"}, once[1]]) == top_ups(once)
 
 
-def test_happened__in_another_order__is_the_same() -> None:
+def test_decode_events__in_another_order__is_the_same() -> None:
     logs = [
         log(7, 0),
         log(7, 3, minutes=8),
