@@ -104,7 +104,7 @@ RESULT = {"result": "0x539"}
     ("status", "answer", "error"),
     [
         (502, RESULT, "HTTP status 502"),
-        (200, {"error": {"code": -32600, "message": "no"}}, "refused: no"),
+        (200, {"error": {"code": -32600, "message": "no"}}, "rejected: no"),
         (200, {"result": [1]}, "answered"),
     ],
     ids=["status", "error", "no chain id"],
