@@ -12,7 +12,7 @@ from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.slurm import slurm_version
 from devgrid.processes import Processes, Running, unix_socket_answers
 
-# neither root nor SlurmUser: slurmrestd rejects to run as one of them
+# neither root nor SlurmUser: slurmrestd does not run as one of them
 USER = "slurmrestd"
 NAME = "slurmrestd"
 KEY = "jwt_hs256.key"

@@ -1,7 +1,7 @@
 """Claims that the contract rejects, although its queue shows work for us.
 
-Some claims pass the estimate and revert when they are mined: they cost gas. The tracker
-counts its looks at which claims of a kind were mined and none succeeded. From the third
+Some claims pass the estimate and revert when they are mined: they cost gas. The task
+collect_receipts counts its looks at which claims of a kind were mined and none succeeded. From the third
 such look in a row, an alarm is raised. Then only one claim is sent at a time, and the
 wait between two grows until one succeeds.
 

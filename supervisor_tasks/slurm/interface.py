@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from supervisor_tasks.errors import SupervisorError, UndecidedError
+from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
+from supervisor_tasks.slurm import commands
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.hardware import PartitionHardware
@@ -26,7 +28,7 @@ from supervisor_tasks.slurm.parsers import (
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.size import SiteChoice, Size
 from supervisor_tasks.slurm.squeue import SqueueRow
-from supervisor_tasks.slurm.submit_token import Submission
+from supervisor_tasks.slurm.submit_token import Submission, expires_s, with_token
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 # with a longer wait, the worker learns late that slurmctld is back
@@ -45,22 +47,26 @@ class Request:
     script: str = field(repr=False)
     number: int  # which submission of the job this is, from 1
 
-    def submission(
-        self, user: str, job_id: JobId, *, partition: str, comment: str, expires_s: int
-    ) -> Submission:
-        """Return the content of the token that job_submit.lua checks; it is valid until
-        `expires_s` (Unix time).
+    def comment(
+        self, user: str, job_id: JobId, settings: "SlurmSettings", begun_s: int
+    ) -> str:
+        """Return the job's comment; at a site with job_submit.lua, with the token that
+        it checks. The submission began at `begun_s` (Unix time, the site's clock).
         """
-        return Submission(
+        comment = commands.comment(settings.public_address)
+        if not settings.submit_key:
+            return comment
+        submission = Submission(
             job_id=job_id,
             user=user,
             definition=self.definition,
             limit_min=self.limit_min,
-            partition=partition,
+            partition=settings.partition,
             comment=comment,
             number=self.number,
-            expires_s=expires_s,
+            expires_s=expires_s(begun_s, SUBMIT_TIMEOUT_S, settings.message_timeout_s),
         )
+        return with_token(submission, settings.submit_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +283,7 @@ class Control(Protocol):
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """Ask SLURM to end several jobs of this user. Returns the jobs that SLURM
-        rejected to end, and why.
+        did not end, and why.
         """
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
@@ -291,7 +297,7 @@ class Control(Protocol):
         """
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM reject to run a job once more. Raises SlurmRejectedError."""
+        """Forbid SLURM to run a job once more. Raises SlurmRejectedError."""
 
     def hold_again(self, slurm_id: SlurmId) -> None:
         """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""

@@ -63,7 +63,7 @@ class RestControl:
         self._change(slurm_id, body)
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM reject to run a job once more."""
+        """Forbid SLURM to run a job once more."""
         self._change(slurm_id, {"no_requeue": True})
 
     def hold_again(self, slurm_id: SlurmId) -> None:

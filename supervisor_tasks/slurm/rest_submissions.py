@@ -7,7 +7,7 @@ from supervisor_tasks.crash_points import CrashPoint, after, before
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
-from supervisor_tasks.slurm import commands, rest_answers, rest_requests
+from supervisor_tasks.slurm import rest_answers, rest_requests
 from supervisor_tasks.slurm.guarded_command import (
     ANSWERED_AFTER_S,
     LoginClock,
@@ -17,7 +17,6 @@ from supervisor_tasks.slurm.interface import OnAnswer, Request, SlurmSettings
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.rest_access import RestAccess
 from supervisor_tasks.slurm.ssh import our_clock_s
-from supervisor_tasks.slurm.submit_token import expires_s, with_token
 
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of jobs, unless the settings have another one
 
@@ -79,7 +78,7 @@ class RestSubmissions:
             request.script,
             limit_min=request.limit_min,
             partition=self.settings.partition,
-            comment=self._comment(user, job_id, request, clock.at(begun_s)),
+            comment=request.comment(user, job_id, self.settings, clock.at(begun_s)),
             folder=self._home_of(user),
             environment=self._environment_of(user),
         )
@@ -114,7 +113,7 @@ class RestSubmissions:
                 rest_answers.require_success(
                     self.access.order("DELETE", f"job/{slurm_id}"), "cancel"
                 )
-        except SupervisorError as error:  # also if SLURM rejects to end it
+        except SupervisorError as error:  # also if SLURM does not end it
             raise OutcomeUnknownError(
                 f"SLURM took the job as {slurm_id}, and its owner is not known: {error}"
             ) from error
@@ -126,24 +125,6 @@ class RestSubmissions:
             raise SlurmUnavailableError(
                 f"slurmctld's host does not know the user {user}: job {slurm_id} was ended; make the account there"
             )
-
-    def _comment(
-        self, user: Address, job_id: JobId, request: Request, begun_slurm_s: int
-    ) -> str:
-        comment = commands.comment(self.settings.public_address)
-        if not self.settings.submit_key:
-            return comment
-        until_s = expires_s(
-            begun_slurm_s, SUBMIT_TIMEOUT_S, self.settings.message_timeout_s
-        )
-        submission = request.submission(
-            user,
-            job_id,
-            partition=self.settings.partition,
-            comment=comment,
-            expires_s=until_s,
-        )
-        return with_token(submission, self.settings.submit_key)
 
     def _home_of(self, user: str) -> str:
         return self.home.replace("{address}", user)

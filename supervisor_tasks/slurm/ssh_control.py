@@ -26,7 +26,7 @@ class SshControl:
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """Ask SLURM to end several jobs of this user, in one command. Returns the jobs
-        that SLURM rejected to end, and why.
+        that SLURM did not end, and why.
         """
         argv = commands.scancel(self.login_node.paths.scancel, slurm_ids, user)
         with crash_point(CrashPoint.SCANCEL):
@@ -50,7 +50,7 @@ class SshControl:
         require_success(self.login_node.ask(argv), "scontrol update")
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM reject to run a job once more. Its owner could ask for that even
+        """Forbid SLURM to run a job once more. Its owner could ask for that even
         after the job's end. The call changes nothing on a job that has ended. Raises
         SlurmRejectedError.
         """

@@ -14,7 +14,7 @@ from supervisor_tasks.slurm.login_node import LoginNode, new_delimiter
 from supervisor_tasks.slurm.parsers import CommandAnswer, submitted_id
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.ssh_site import LastReported
-from supervisor_tasks.slurm.submit_token import expires_s, usable_s, with_token
+from supervisor_tasks.slurm.submit_token import usable_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,7 @@ class SshSubmissions:
         begun_s: float,
         answered: OnAnswer,
     ) -> None:
-        """Submit jobs of one customer to SLURM, one after the other, within
-        SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all. Calls `answered`
-        once for each job, in this thread, as soon as its answer is there
-        (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other
-        jobs get no call, and SLURM may have them.
-        """
+        """Submit jobs of one customer in one guarded command; see Submissions."""
         begun_login_s = clock.at(begun_s)
         orders = list[Order]()
         for job_id, request in requests:
@@ -79,27 +74,9 @@ class SshSubmissions:
             request.definition,
             limit_min=request.limit_min,
             partition=self.settings.partition,
-            comment=self._comment(user, job_id, request, begun_login_s),
+            comment=request.comment(user, job_id, self.settings, begun_login_s),
         )
         return Order(argv, commands.batch_script(job_id, request.script))
-
-    def _comment(
-        self, user: Address, job_id: JobId, request: Request, begun_login_s: int
-    ) -> str:
-        comment = commands.comment(self.settings.public_address)
-        if not self.settings.submit_key:
-            return comment
-        until_s = expires_s(
-            begun_login_s, SUBMIT_TIMEOUT_S, self.settings.message_timeout_s
-        )
-        submission = request.submission(
-            user,
-            job_id,
-            partition=self.settings.partition,
-            comment=comment,
-            expires_s=until_s,
-        )
-        return with_token(submission, self.settings.submit_key)
 
     def run_sbatch(
         self, user: str, order: Order, clock: LoginClock, begun_s: float

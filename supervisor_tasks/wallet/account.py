@@ -144,7 +144,9 @@ class WalletAccount:
         }
 
     def try_to_broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
-        """Broadcast hashes and bytes. The tracker sends them again if no node answers."""
+        """Broadcast hashes and bytes. The task collect_receipts sends them again if no
+        node answers.
+        """
         try:
             self.broadcast(transactions)
         except RpcUnavailableError as error:
@@ -158,13 +160,13 @@ class WalletAccount:
         """
         with crash_point(CrashPoint.BROADCAST):
             answers = self.rpc.batch([_raw_call(raw) for _, raw in transactions])
-        said = list[tuple[str, str | None]]()
+        errors = list[tuple[str, str | None]]()
         for (tx_hash, _), answer in zip(transactions, answers, strict=True):
             message = None
             if isinstance(answer, RpcError):
                 message = answer.message
-            said.append((tx_hash, message))
-        self.transactions.broadcast(said)
+            errors.append((tx_hash, message))
+        self.transactions.broadcast(errors)
 
     def broadcast_raw(self, signed: Sequence[bytes]) -> None:
         """Broadcast bytes that were signed before; the nodes' answers are ignored."""

@@ -105,8 +105,8 @@ class TransactionWriter:
         share the wallet: they may have sent some since the caller counted. Raises
         RpcUnavailableError before anything is signed, WalletEmptyError when the balance
         did not pay for all writes, and TooDearError when a write costs more than the
-        bound (the others are sent). Nothing that was signed is lost: the tracker sends
-        it again.
+        bound (the others are sent). Nothing that was signed is lost: the task
+        collect_receipts sends it again.
         """
         with self._account.exclusive():
             asked = self._within(most_open or {}, self._new_writes(writes))

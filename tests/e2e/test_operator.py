@@ -52,7 +52,7 @@ FAST = ("MessageTimeout=4",)
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """While this file is there, SLURM rejects to cancel and to set time limits."""
+    """While this file is there, SLURM cancels no job and sets no time limit."""
     return tmp_path_factory.mktemp("slurm") / "broken"
 
 
