@@ -21,10 +21,12 @@ import os
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+STARTED_S = time.monotonic()  # of this process: its other imports come later
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 M_ARENA_MAX = -8  # malloc.h
 MALLOC_ARENAS = 2

@@ -15,8 +15,8 @@ from supervisor_tasks.doctor import (
     slurm_probes,
 )
 from supervisor_tasks.doctor.check_results import Finding
-from supervisor_tasks.doctor.examination import DEADLINE_S, Probe, examine
-from supervisor_tasks.doctor.shared import Examined, moment_s, readable_settings
+from supervisor_tasks.doctor.examination import Probe, deadline_s, examine
+from supervisor_tasks.doctor.shared import Examined, readable_settings
 from supervisor_tasks.doctor.verdicts import mistyped_verdicts, settings_verdicts
 
 ALL: tuple[Probe[Examined], ...] = (
@@ -47,13 +47,13 @@ OF_PROCESS: Mapping[str, tuple[Probe[Examined], ...]] = {
 
 
 def check_up(
-    environment: Mapping[str, str], customer: str | None, within_s: float = DEADLINE_S
+    environment: Mapping[str, str], customer: str | None, within_s: float | None = None
 ) -> list[Finding]:
     """Run all probes with the settings of an environment. Ends after `within_s`, also
-    if nothing answers.
+    if nothing answers; without it, early enough for the command to answer within 10 s.
     """
     _quiet()
-    until_s = moment_s(within_s)
+    until_s = deadline_s(within_s)
     try:
         settings, lines = readable_settings(environment)
     except SettingsError as error:
@@ -71,7 +71,7 @@ def try_settings(settings: Settings, process: str) -> Sequence[Finding]:
     node and SLURM's commands.
     """
     _quiet()
-    until_s = moment_s(DEADLINE_S)
+    until_s = deadline_s(None)
     return _examine(
         _with_transport(OF_PROCESS[process], settings), Examined(settings, until_s)
     )

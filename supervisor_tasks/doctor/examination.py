@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from supervisor_tasks.config.first_process import STARTED_S
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, red, skipped
 
-# for all probes; with the start of the command, the answer is there within 10 s
-DEADLINE_S = 5.0
+# The command has answered 10 s after its start. Its imports take 2 s, on a slow machine
+# 4; ending it with probes that hang takes another.
+ANSWER_AFTER_START_S = 7.0
+SHORTEST_S = 3.5  # a server has 3 s to answer
 # so much before the deadline, a probe stops waiting for a thing that another probe
 # tries
 MARGIN_S = 0.7
@@ -89,6 +92,16 @@ class Shared(Generic[T]):
         except Exception as error:  # noqa: BLE001  each probe that needs it raises it
             self._error = error
         self._done.set()
+
+
+def deadline_s(within_s: float | None) -> float:
+    """Return the moment (monotonic seconds) at which all probes have ended: so many
+    seconds from now, or without a number so early that the command answers within 10 s.
+    """
+    now_s = time.monotonic()
+    if within_s is not None:
+        return now_s + within_s
+    return max(STARTED_S + ANSWER_AFTER_START_S, now_s + SHORTEST_S)
 
 
 def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Finding]:

@@ -3,7 +3,6 @@ once.
 """
 
 import re
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -236,8 +235,3 @@ def _without(
         if not is_malformed and not name.startswith(tuple(beginnings)):
             rest[name] = value
     return rest
-
-
-def moment_s(after_s: float) -> float:
-    """Return a moment so many seconds from now, on the clock of the deadlines."""
-    return time.monotonic() + after_s

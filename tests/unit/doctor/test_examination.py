@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from devgrid.machine import deadline
+from supervisor_tasks.doctor import examination
 from supervisor_tasks.doctor.check_results import Finding, Level, NotTriedError, green
 from supervisor_tasks.doctor.examination import Probe, Shared, error_line, examine
 
@@ -114,3 +115,24 @@ def test_error_line__exceptions_of_several_kinds__is_one_line() -> None:
             f"HTTPConnection(host='node', port=1): Failed to establish a new connection: {refused}"
         )
     ) == ("Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("within_s", "imports_s", "left_s"),
+    [
+        pytest.param(None, 2.0, 5.0, id="fast-machine"),
+        pytest.param(None, 3.5, 3.5, id="slow-machine"),
+        pytest.param(None, 60.0, 3.5, id="process-that-runs-for-long"),
+        pytest.param(20.0, 2.0, 20.0, id="the-operator-says"),
+    ],
+)
+def test_deadline_s__after_the_imports__leaves_time_to_answer_within_10_s(
+    monkeypatch: pytest.MonkeyPatch,
+    within_s: float | None,
+    imports_s: float,
+    left_s: float,
+) -> None:
+    now_s = time.monotonic()
+    monkeypatch.setattr(examination, "STARTED_S", now_s - imports_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    assert examination.deadline_s(within_s) - now_s == pytest.approx(left_s)

@@ -362,10 +362,3 @@ def test_lists__each_complaint_alarm_and_variable__is_a_finding() -> None:
         verdicts.mistyped_verdicts({"SLURM_PARTITON": "SLURM_PARTITION"})[0].level
         is YELLOW
     )
-
-
-def test_within_s__of_the_command__is_the_examinations_deadline() -> None:
-    from supervisor_tasks.cli import doctor
-    from supervisor_tasks.doctor import examination
-
-    assert doctor.WITHIN_S == examination.DEADLINE_S
