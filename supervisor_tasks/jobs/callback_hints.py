@@ -21,7 +21,7 @@ log = structlog.get_logger()
 LOG_SAMPLE_SIZE = 3  # callbacks about other jobs than ours in one log line
 
 MATCHED = "matched"
-UNKNOWN_JOB = "strange"
+UNKNOWN_JOB = "unknown_job"
 # the callback came before sbatch's answer; the first look follows that answer in a
 # moment
 BEFORE_ANSWER = "early"

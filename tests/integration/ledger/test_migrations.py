@@ -474,6 +474,33 @@ def test_rejections__rows_of_the_version_before__have_the_new_names_and_back(
     assert [tables.rows(statement) for statement in statements] == before
 
 
+def test_unknown_job_label__counters_of_the_version_before__have_it_and_back(
+    tables: Tables,
+) -> None:
+    tables.downgrade("0031")
+    for name, label in (
+        ("callbacks", "strange"),
+        ("callbacks", "early"),
+        ("x", "strange"),
+    ):
+        about = {"cluster": "here", "name": name, "label": label}
+        tables.insert("counters", **about, total=2)
+        tables.insert("counter_increments", **about, amount=3)
+    statements = (
+        "SELECT name, label, total FROM counters ORDER BY 1, 2",
+        "SELECT name, label, amount FROM counter_increments ORDER BY 1, 2",
+    )
+    before = [tables.rows(statement) for statement in statements]
+    tables.upgrade("0032")
+    labels = [("callbacks", "early"), ("callbacks", "unknown_job"), ("x", "strange")]
+    assert [tables.rows(statement) for statement in statements] == [
+        [(*label, 2) for label in labels],
+        [(*label, 3) for label in labels],
+    ]
+    tables.downgrade("0031")
+    assert [tables.rows(statement) for statement in statements] == before
+
+
 # An autovacuum begins within a second, and needs as long for a page as for a thousand
 # otherwise.
 AUTOVACUUM = ("-c", "autovacuum_naptime=1s")
