@@ -29,9 +29,10 @@ from supervisor_tasks.ledger.callbacks_sql import (
     INSERT,
     INSERT_OURS,
     KEPT_EARLY,
-    KEPT_STRANGE,
+    KEPT_UNKNOWN,
     KNOWN,
     NEEDLESS,
+    TRY,
 )
 from supervisor_tasks.ledger.driver import answering_within
 from supervisor_tasks.ledger.heartbeats import record_heartbeats
@@ -60,7 +61,7 @@ ARRAYS = {
     "proof": "proofs",
 }
 
-KEPT = {CallbackOrigin.EARLY: KEPT_EARLY, CallbackOrigin.UNKNOWN_JOB: KEPT_STRANGE}
+KEPT = {CallbackOrigin.EARLY: KEPT_EARLY, CallbackOrigin.UNKNOWN_JOB: KEPT_UNKNOWN}
 
 Row = dict[str, Any]
 Content = tuple[str, int, int, int, int]
@@ -137,7 +138,7 @@ class CallbackStore:
         """
         stored = BatchOutcome()
         if not rows:
-            connection.execute("SELECT 1 FROM callbacks LIMIT 1")
+            connection.execute(TRY)
             return stored
         ours = self._insert_ours(connection, rows)
         others = list[Row]()

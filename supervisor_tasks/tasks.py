@@ -22,8 +22,8 @@ from supervisor_tasks.jobs.task_summary import MAX_CHARACTERS, summary
 from supervisor_tasks.ledger.changed_jobs import collecting
 from supervisor_tasks.lifecycle import goes_on
 from supervisor_tasks.messaging import queues
+from supervisor_tasks.monitoring.check_alarms import check_alarms
 from supervisor_tasks.monitoring.slurm_health import check_slurm
-from supervisor_tasks.monitoring.standing_work import check_alarms
 from supervisor_tasks.notifications.deliver import notify
 from supervisor_tasks.open_transactions.receipts import collect_receipts
 from supervisor_tasks.provider.inventory import refresh_inventory

@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from plugins.probes.dependencies import Dependencies
 from plugins.probes.http_server import JSON, Page
-from plugins.probes.progress import STANDS_AFTER_S, Progress
+from plugins.probes.progress import STALLED_AFTER_S, Progress
 
 
 def livez(loop: Progress, dependencies: Dependencies) -> Page:
@@ -18,11 +18,11 @@ def livez(loop: Progress, dependencies: Dependencies) -> Page:
     if dependencies.hold_loop:
         loop.completed()
     about = {
-        "alive": not loop.stands,
+        "alive": not loop.is_stalled,
         "loop_age_s": round(loop.age_s, 1),
-        "expected_within_s": STANDS_AFTER_S,
+        "expected_within_s": STALLED_AFTER_S,
     }
-    return _document(about, well=not loop.stands)
+    return _document(about, well=not loop.is_stalled)
 
 
 def readyz(loop: Progress, dependencies: Dependencies) -> Page:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 # a loop without a round for so long is stalled; a broker that hangs takes 10 s at
 # most
-STANDS_AFTER_S = 15.0
+STALLED_AFTER_S = 15.0
 PROGRESS_EVERY_S = 1.0  # in which an idle loop tells of a round
 
 
@@ -44,9 +44,9 @@ class Progress:
         return self._clock() - self._completed_s
 
     @property
-    def stands(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether the process must be started again."""
-        return not self._ending and self.age_s > STANDS_AFTER_S
+        return not self._ending and self.age_s > STALLED_AFTER_S
 
 
 LOOP = Progress()

@@ -61,10 +61,14 @@ from supervisor_tasks.slurm.parsers import (
     SlurmUnavailableError,
 )
 from supervisor_tasks.slurm.ssh import LoginRejectedError, our_clock_s
-from supervisor_tasks.slurm.submit_once import Fate, SlurmRecords, fate_of
+from supervisor_tasks.slurm.submit_once import (
+    SlurmRecords,
+    SubmissionOutcome,
+    submission_outcome,
+)
 from supervisor_tasks.slurm_lookup.cluster_guard import (
     require_expected_cluster,
-    require_not_held,
+    require_not_paused,
 )
 
 log = structlog.get_logger()
@@ -150,7 +154,7 @@ def _do(
     if step.asks_slurm:
         require_expected_cluster(context)
     if step.begins_something:
-        require_not_held(context.ledger)
+        require_not_paused(context.ledger)
         if not slurm_is_healthy(context.ledger):
             raise SlurmUnavailableError(
                 "SLURM is not known to work at the moment; nothing is begun"
@@ -269,21 +273,21 @@ def _hand_over(
             MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=answer),
         )
         return
-    match fate_of(answer):
-        case Fate.REJECTED:
+    match submission_outcome(answer):
+        case SubmissionOutcome.REJECTED:
             _change(
                 context,
                 one,
                 MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(answer)),
             )
-        case Fate.UNKNOWN:
+        case SubmissionOutcome.UNKNOWN:
             log.warning(
                 "benchmark_submission_unclear",
                 run=one.run_id,
                 benchmark=one.benchmark,
                 error=str(answer),
             )
-        case Fate.NOT_RUN:
+        case SubmissionOutcome.NOT_RUN:
             context.ledger.benchmarks.store_update(
                 one, MeasurementUpdate(stage=BenchmarkState.WAITING)
             )

@@ -378,7 +378,7 @@ def drop(
     Example: supervisor alarm drop --reason "that chat is gone"
     """
     cli = cli_context(context)
-    parked = cli.ledger.incidents.trouble(late_s=0.0).parked
+    parked = cli.ledger.incidents.undelivered(late_s=0.0).parked
     if not parked:
         raise CommandError(
             "found no message that is parked; expected one: see notifications_failing in `alarm list`"

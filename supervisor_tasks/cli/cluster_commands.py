@@ -16,7 +16,7 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
+from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_pause_of_sweep
 from supervisor_tasks.ledger.clusters import AT_WORK, known_clusters, summary
 from supervisor_tasks.ledger.facts import (
     SLURM_CLUSTER,
@@ -174,7 +174,7 @@ def _what_accept_does(cli: CliContext, unexpected: str | None) -> str:
     """
     expected = cli.ledger.facts.get(SLURM_CLUSTER)
     held_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
-    is_held_by_sweep = is_hold_of_sweep(held_for)
+    is_held_by_sweep = is_pause_of_sweep(held_for)
     pause = ""
     if held_for is not None and not is_held_by_sweep:
         pause = f"an operator has paused submissions ({held_for})"

@@ -36,7 +36,7 @@ from supervisor_tasks.ledger.migrations import (
 from supervisor_tasks.ledger.migrations import upgrade as upgrade_tables
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog, logs_of_all
 
-LOOK_EVERY_S = 0.5
+REFRESH_EVERY_S = 0.5
 CONNECT_TIMEOUT_S = 3
 log = structlog.get_logger()
 app = options.noun(
@@ -194,7 +194,7 @@ def _missing_after(look: Callable[[], str], wait_s: float, *, as_log: bool) -> s
             _show_awaited(missing, as_log=as_log)
             printed = missing
         # no event reports the end of an upgrade, or that a database begins to answer
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(REFRESH_EVERY_S)
         missing = look()
     return missing
 

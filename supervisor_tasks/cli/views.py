@@ -179,11 +179,11 @@ def ago(at: datetime | None, now: datetime) -> str:
     return "" if at is None else f"{span((now - at).total_seconds())} ago"
 
 
-def span(seconds: float) -> str:
+def span(duration_s: float) -> str:
     """Return a length of time in at most two units: 12s, 4m05s, 3h12m, 2d07h."""
-    if seconds < 0:
-        return f"in {span(-seconds)}"
-    whole = int(seconds)
+    if duration_s < 0:
+        return f"in {span(-duration_s)}"
+    whole = int(duration_s)
     minutes, hours, days = whole // MINUTE_S, whole // HOUR_S, whole // DAY_S
     if whole < MINUTE_S:
         return f"{whole}s"

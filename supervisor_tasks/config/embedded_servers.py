@@ -56,7 +56,7 @@ MAX_RESTARTS = 4  # of a server that ends while it is started
 RESTART_AFTER_S = 0.5
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 60.0  # Postgres writes a checkpoint first
-LOOK_EVERY_S = 2.0  # how often a process checks whether a server has died
+CHECK_EVERY_S = 2.0  # how often a process checks whether a server has died
 ENVIRONMENT = {"LC_ALL": "C", "PATH": os.defpath}
 
 _held_locks: list[TextIO] = []
@@ -395,7 +395,7 @@ def _keep_running(server: EmbeddedServer) -> None:
     """
     while _this_process_uses(server.folder):
         # no event reports the death of another process's child
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(CHECK_EVERY_S)
         try:
             _reap_children()
             if not server.process.runs():

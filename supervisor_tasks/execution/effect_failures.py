@@ -101,22 +101,22 @@ def watch_effects(ledger: Ledger) -> None:
     The alarms end when there are none. Late effects are still tried: an outage never
     ends a job.
     """
-    trouble = ledger.effects.trouble()
-    if trouble.parked:
+    summary = ledger.effects.alarm_summary()
+    if summary.parked:
         ledger.alarms.on(
             AlarmName.EFFECT_PARKED,
-            effects=trouble.parked,
+            effects=summary.parked,
             advice="supervisor effect list --state parked",
         )
     else:
         ledger.alarms.off(AlarmName.EFFECT_PARKED)
-    if trouble.late:
+    if summary.late:
         ledger.alarms.on(
             AlarmName.EFFECT_OVERDUE,
-            effects=trouble.late,
-            tries=trouble.most_tries,
-            for_s=round(trouble.longest_s),
-            last_error=trouble.last_error,
+            effects=summary.late,
+            tries=summary.most_tries,
+            for_s=round(summary.longest_s),
+            last_error=summary.last_error,
         )
     else:
         ledger.alarms.off(AlarmName.EFFECT_OVERDUE)

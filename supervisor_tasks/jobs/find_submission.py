@@ -31,7 +31,7 @@ from supervisor_tasks.ledger.journal import CutOff, Past
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import SlurmRecords, may_arrive
-from supervisor_tasks.slurm_lookup.cluster_guard import require_not_held
+from supervisor_tasks.slurm_lookup.cluster_guard import require_not_paused
 from supervisor_tasks.slurm_lookup.plausible_callbacks import plausible_ids
 
 log = structlog.get_logger()
@@ -134,7 +134,7 @@ def _search_result(
             f"SLURM rejected the job: {found.seen[0].reason}",
             context.slurm.cluster.submissions.token_window_s,
         )
-    require_not_held(context.ledger)  # a SLURM that has lost its state finds nothing
+    require_not_paused(context.ledger)  # a SLURM that has lost its state finds nothing
     if job.poll_count == 0:
         return SubmissionNotFound()
     _require_no_trace(context, job, required(traces))

@@ -1,4 +1,4 @@
-"""Jobs that a node could not start: the node's trouble, and not the job's. They are
+"""Jobs that a node could not start: the node's fault, and not the job's. They are
 submitted again a little later.
 """
 
@@ -53,7 +53,7 @@ def _only_waited(job: Job) -> bool:
     return (job.state, job.chain_status) == (State.QUEUED, ChainStatus.SCHEDULED)
 
 
-def call_operator_for_nodes(
+def raise_jobs_not_started(
     context: WorkerContext, failed: Mapping[JobId, LaunchFailed]
 ) -> None:
     """Raise the alarm about the nodes of these jobs."""

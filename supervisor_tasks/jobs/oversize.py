@@ -70,7 +70,7 @@ def oversized(
     return changes
 
 
-def call_operator(
+def raise_more_than_paid(
     context: WorkerContext,
     changes: Iterable[JobChange],
     before: Mapping[JobId, Job],

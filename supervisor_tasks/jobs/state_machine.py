@@ -365,7 +365,7 @@ def _submission_forgotten(job: Job, _: SubmissionLostBySlurm) -> Next:
 @on(LaunchFailed, State.QUEUED, when=_failed_before_it_ran)
 def _launch_failed(job: Job, _: LaunchFailed) -> Next:
     """Back from QUEUED to READY, as above, but not at once: if more nodes have that
-    trouble, a try each second would only drain them faster.
+    fault, a try each second would only drain them faster.
     """
     return _submit_without_id(job, LAUNCH_AGAIN_S)
 

@@ -52,10 +52,10 @@ from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError
 from supervisor_tasks.slurm.ssh import our_clock_s
-from supervisor_tasks.slurm.submit_once import Fate, fate_of
+from supervisor_tasks.slurm.submit_once import SubmissionOutcome, submission_outcome
 from supervisor_tasks.slurm_lookup.cluster_guard import (
     require_expected_cluster,
-    require_not_held,
+    require_not_paused,
 )
 
 log = structlog.get_logger()
@@ -117,7 +117,7 @@ def number_within(sizes: Sequence[int], most: int) -> int:
 
 def _submit_ready(group: Group, members: Members) -> None:
     context, cluster = group.context, group.context.slurm.cluster
-    require_not_held(context.ledger)
+    require_not_paused(context.ledger)
     past = context.ledger.journal.before_submission([job.job_id for job, _ in members])
     # A home that is not safe must not keep the worker from seeing what SLURM has. After
     # that, no session of the customer's begins before the check of the home.
@@ -254,10 +254,10 @@ def _outcome(
     """What sbatch's answer means for the job. After an error that is no answer, the job
     stays to be searched for. The customer can use the token for `token_s`.
     """
-    match fate_of(answer):
-        case Fate.REJECTED:
+    match submission_outcome(answer):
+        case SubmissionOutcome.REJECTED:
             return EffectOutcome(effect, SubmitRejected(str(answer), token_s))
-        case Fate.UNKNOWN:
+        case SubmissionOutcome.UNKNOWN:
             log.warning("submission_unclear", job_id=effect.job_id, error=str(answer))
             return EffectOutcome(
                 effect,
@@ -265,7 +265,7 @@ def _outcome(
                     str(answer), unparsed=isinstance(answer, AnswerNotUnderstoodError)
                 ),
             )
-        case Fate.NOT_RUN:
+        case SubmissionOutcome.NOT_RUN:
             error = answer if isinstance(answer, Exception) else None
             return EffectOutcome(effect, SubmitNotExecuted(str(answer)), error)
     return outcome_of(effect, partial(_submitted, answer))

@@ -32,7 +32,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Correct SLURM_SSH_ADDRESS; if the cluster is the right one, `supervisor cluster accept`.",
     ),
     AlarmName.SLURM_STATE_LOST: Meaning(
-        "slurmctld has lost jobs that it had saved. Submissions are held.",
+        "slurmctld has lost jobs that it had saved. Submissions are paused.",
         "Restore slurmctld's StateSaveLocation; if what it has forgotten is lost, `supervisor cluster accept`.",
     ),
     AlarmName.NO_USABLE_NODES: Meaning(

@@ -75,11 +75,11 @@ class Switch(StrEnum):
     """No job is claimed, and none is submitted to SLURM."""
 
 
-# the reason of a hold that a sweep has set begins like this
+# the reason of a pause that a sweep has set begins like this
 STATE_LOST = "SLURM does not know"
 
 
-def is_hold_of_sweep(reason: str | None) -> bool:
+def is_pause_of_sweep(reason: str | None) -> bool:
     """Whether a sweep has paused submissions with this reason, because SLURM lost its
     state. A sweep ends such a pause, and so does `supervisor cluster accept`; any other
     one is an operator's.

@@ -34,7 +34,7 @@ UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the periodic run
 # the last id that was checked
 UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)
 DELETE_EVERY_S = 600.0
-STRANGE_KEPT_S = 2700.0  # less than an hour, even with DELETE_EVERY_S added
+UNKNOWN_KEPT_S = 2700.0  # less than an hour, even with DELETE_EVERY_S added
 MAX_CALLBACKS = 1000  # callbacks that are read at a time
 PROVEN = "proven"  # grpc_callbacks/callers.py writes it
 
@@ -70,7 +70,7 @@ _FIRST_LEFT = text(
     ORDER BY callbacks.id LIMIT 1
     """
 )
-_STRANGE = text(
+_DELETE_UNKNOWN = text(
     """
     DELETE FROM callbacks WHERE cluster = :cluster AND id > :behind AND id < :young
         AND read_at < now() - :kept_s * interval '1 second'
@@ -83,7 +83,7 @@ _STRANGE = text(
 )
 # A callback that was about no job when it came may be about a job that a sweep has
 # found on chain since then.
-_NO_LONGER_STRANGE = text(
+_NO_LONGER_UNKNOWN = text(
     """
     UPDATE callbacks SET unknown_job = false WHERE cluster = :cluster AND unknown_job
         AND EXISTS (
@@ -192,15 +192,15 @@ class CallbackReader:
             where = {
                 "cluster": self._cluster,
                 "behind": behind,
-                "kept_s": STRANGE_KEPT_S,
+                "kept_s": UNKNOWN_KEPT_S,
             }
             young = (
                 connection.scalar(_FIRST_YOUNG, where)
                 or (connection.scalar(_LAST, where) or behind) + 1
             )
             older = where | {"young": young}
-            deleted = connection.execute(_STRANGE, older).rowcount
-            connection.execute(_NO_LONGER_STRANGE, where)
+            deleted = connection.execute(_DELETE_UNKNOWN, older).rowcount
+            connection.execute(_NO_LONGER_UNKNOWN, where)
             first_left = connection.scalar(_FIRST_LEFT, older) or young
             fact = insert(FACTS).values(
                 cluster=self._cluster,
@@ -262,14 +262,14 @@ class CallbackReader:
         self,
         slurm_ids: Mapping[JobId, SlurmId],
         statuses: Collection[int],
-        seconds: float,
+        within_s: float,
     ) -> set[JobId]:
         """The jobs for which a plugin reported one of the statuses, out of these jobs
         under these SLURM ids. Only callbacks count that were not read yet, or that came
-        in the last `seconds`.
+        in the last `within_s`.
         """
         young = CALLBACKS.c.received_at > func.now() - func.make_interval(
-            0, 0, 0, 0, 0, 0, seconds
+            0, 0, 0, 0, 0, 0, within_s
         )
         fresh = or_(CALLBACKS.c.read_at.is_(None), young)
         return self._jobs_reported(slurm_ids, statuses, fresh)
@@ -300,12 +300,12 @@ class CallbackReader:
         with read_connection(self._engine) as connection:
             return set(connection.scalars(query))
 
-    def of_last(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
-        """All callbacks about a job in the last `seconds`, under any SLURM id, oldest
+    def of_last(self, job_id: JobId, within_s: float) -> list[CallbackSeen]:
+        """All callbacks about a job in the last `within_s`, under any SLURM id, oldest
         first.
         """
         young = CALLBACKS.c.received_at > func.now() - func.make_interval(
-            0, 0, 0, 0, 0, 0, seconds
+            0, 0, 0, 0, 0, 0, within_s
         )
         about = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == job_id
         with read_connection(self._engine) as connection:

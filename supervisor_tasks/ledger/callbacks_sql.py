@@ -3,6 +3,8 @@
 This module imports nothing: SQLAlchemy would take that process 20 MB.
 """
 
+# Fails where the database does not answer, or has no table of callbacks.
+TRY = "SELECT 1 FROM callbacks LIMIT 1"
 # A repeat makes no second row. A repeat with a proof makes a row without one proven. A
 # repeat about a job that is not ours, without a new proof, does not mark the row
 # unread: the ledger would keep the row for as long as a stranger repeats it. Nor does
@@ -76,7 +78,7 @@ KEPT_EARLY = """
     ) AS found
     """
 # How many callbacks the ledger keeps about all jobs that it did not know.
-KEPT_STRANGE = """
+KEPT_UNKNOWN = """
     SELECT count(*) FROM (
         SELECT FROM callbacks WHERE cluster = %(cluster)s AND unknown_job AND (proof = 'proven') = %(proven)s LIMIT %(most)s
     ) AS found

@@ -425,7 +425,7 @@ class Incidents:
             connection.execute(_POSTPONE, later)
         return parked
 
-    def trouble(self, late_s: float) -> UndeliveredMessages:
+    def undelivered(self, late_s: float) -> UndeliveredMessages:
         """The messages that are parked, and those that have failed for `late_s` seconds
         since the last silence of their alarm.
         """

@@ -10,9 +10,9 @@ LockName = NewType("LockName", str)
 HOLDERS = 0x5EED  # class of the advisory locks that holders keep
 # class of the advisory locks that guard work of one worker at a time, and wallets
 SINGLE_FLIGHT = 0x10C4
-# class of the advisory locks under which one worker at a time takes effects, alone or in
-# groups
-TAKING_EFFECTS = 0x7042
+# class of the advisory locks under which one worker at a time leases effects, alone or
+# in groups
+LEASING_EFFECTS = 0x7042
 
 
 def cluster_lock(cluster: str, work: str) -> LockName:

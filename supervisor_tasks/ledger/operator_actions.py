@@ -10,7 +10,7 @@ from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.events import OperatorAbandonedEffect, SlurmJobMissing
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger import outbox_sql
-from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
+from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_pause_of_sweep
 from supervisor_tasks.ledger.facts import (
     SLURM_ACCEPTED,
     SLURM_CLUSTER,
@@ -122,7 +122,7 @@ def accept_slurm(ledger: Ledger, shown: str | None) -> None:
         # a new value each time: the age of the fact is what counts
         facts.set(SLURM_ACCEPTED, secrets.token_hex(8), connection)
     held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
-    if is_hold_of_sweep(held_for):
+    if is_pause_of_sweep(held_for):
         ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)
     for alarm in (AlarmName.SLURM_CLUSTER_MISMATCH, AlarmName.SLURM_STATE_LOST):
         ledger.alarms.off(alarm)

@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import DATABASE_ERRORS, read_connection
-from supervisor_tasks.ledger.lock_names import TAKING_EFFECTS
+from supervisor_tasks.ledger.lock_names import LEASING_EFFECTS
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_optional
 from supervisor_tasks.ledger.worker_sessions import WorkerSession
 
@@ -202,8 +202,8 @@ class Effects:
         }
         with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
             connection.execute(
-                outbox_sql.ONE_TAKER,
-                {"turns": TAKING_EFFECTS, "cluster": self._cluster},
+                outbox_sql.LEASING_LOCK,
+                {"lock_class": LEASING_EFFECTS, "cluster": self._cluster},
             )
             found = open_effects(
                 connection.execute(outbox_sql.LEASE_GROUPS, parameters)
@@ -220,16 +220,16 @@ class Effects:
         }
 
     def _lease_alone(self, parameters: dict[str, Any]) -> list[OpenEffect]:
-        """Two workers must not take one each at the same time, as neither would see
-        what the other takes.
+        """Two workers must not lease one each at the same time, as neither would see
+        what the other leases.
         """
         with read_connection(self._engine) as connection:
             if not connection.scalar(outbox_sql.ANY_FOR_ALONE, parameters):
                 return []
         with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
             connection.execute(
-                outbox_sql.ONE_TAKER,
-                {"turns": TAKING_EFFECTS, "cluster": self._cluster},
+                outbox_sql.LEASING_LOCK,
+                {"lock_class": LEASING_EFFECTS, "cluster": self._cluster},
             )
             return open_effects(connection.execute(outbox_sql.LEASE_ALONE, parameters))
 
@@ -366,7 +366,7 @@ class Effects:
         with self._engine.begin() as connection:
             return open_effects(connection.execute(outbox_sql.RETRY, parameters))
 
-    def trouble(self) -> EffectAlarmSummary:
+    def alarm_summary(self) -> EffectAlarmSummary:
         """How many effects are parked, and how many have failed for long without being
         parked.
         """

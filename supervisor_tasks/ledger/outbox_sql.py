@@ -48,8 +48,8 @@ REQUEST = text(
 )
 
 # Which of these leases still hold their effects. The rows stay locked until the
-# transaction ends. A lease belongs to a taking and not to a process: the same process
-# may have lost the effect and taken it again meanwhile.
+# transaction ends. Each lease has a token of its own: the same process may
+# have lost the effect and leased it again meanwhile.
 HELD = text(
     """
     SELECT effects.id FROM effects
@@ -123,7 +123,7 @@ def leasing(chosen: str) -> TextClause:
 
 
 # Takes effects that are due and that no worker works on. LEASE_ALONE takes those that
-# have failed before. Two takers never get the same effect.
+# have failed before. Two workers never lease the same effect.
 LEASE = leasing(
     """
     SELECT id FROM effects
@@ -183,10 +183,10 @@ LEASE_GROUPS = leasing(
     """
 )
 
-# Workers take groups, and effects that are carried out alone, one after the other: each
-# worker must see what the one before it has taken.
-ONE_TAKER = text(
-    "SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))"
+# Workers lease groups, and effects that are carried out alone, one worker at a time: each
+# must see what the one before it has leased.
+LEASING_LOCK = text(
+    "SELECT pg_advisory_xact_lock(:lock_class, hashtext(CAST(:cluster AS text)))"
 )
 
 # An effect that is carried out alone.

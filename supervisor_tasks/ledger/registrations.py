@@ -59,7 +59,7 @@ def _stored_prices(seen: tuple[RegisteredPrices, ...]) -> str:
     )
 
 
-def _memory(stored: str) -> RegistrationRecord:
+def _record_of(stored: str) -> RegistrationRecord:
     document = json.loads(stored)
     return RegistrationRecord(**{**document, "rejected": tuple(document["rejected"])})
 
@@ -74,7 +74,7 @@ REGISTRATION_STATUS = Fact(
 )
 REGISTRATION_RECORD = Fact(
     "provider.registration_record",
-    Codec(lambda memory: json.dumps(asdict(memory), sort_keys=True), _memory),
+    Codec(lambda record: json.dumps(asdict(record), sort_keys=True), _record_of),
 )
 # the state of the registration, for the operator
 REGISTRATION = Fact("provider.registration", DOCUMENT)
@@ -89,7 +89,7 @@ MEASUREMENT_REQUESTED = Fact("provider.measurement_requested", TEXT)
 
 
 class Registrations:
-    """The registration of one cluster. One worker at a time writes the memory."""
+    """The registration of one cluster. One worker at a time writes the record."""
 
     def __init__(self, facts: "Facts") -> None:
         self._facts = facts
@@ -160,13 +160,13 @@ class Registrations:
         stored = self._facts.read(REGISTRATION_STATUS)
         return None if stored is None else (stored.value, stored.age_s)
 
-    def memory(self) -> RegistrationRecord:
-        """The stored memory of the registration; an empty one if none is stored."""
+    def record(self) -> RegistrationRecord:
+        """The stored record of the registration; an empty one if none is stored."""
         return self._facts.get_or(REGISTRATION_RECORD, RegistrationRecord())
 
-    def keep(self, memory: RegistrationRecord) -> None:
-        """Store the memory of the registration."""
-        self._facts.set(REGISTRATION_RECORD, memory)
+    def store(self, record: RegistrationRecord) -> None:
+        """Store the record of the registration."""
+        self._facts.set(REGISTRATION_RECORD, record)
 
     def record_decision(self, document: dict[str, Any]) -> None:
         """Store the state of the registration, for the operator."""

@@ -260,10 +260,10 @@ class Overview:
         with self._engine.connect() as connection:
             return self._rows(connection, _BY_STATE)
 
-    def settled_within(self, seconds: float) -> int:
-        """How many jobs were settled in the last `seconds`."""
+    def settled_within(self, within_s: float) -> int:
+        """How many jobs were settled in the last `within_s`."""
         with self._engine.connect() as connection:
-            (row,) = self._rows(connection, _SETTLED_WITHIN, seconds=seconds)
+            (row,) = self._rows(connection, _SETTLED_WITHIN, within_s=within_s)
             return int(row["n"])
 
     def named(self, name: str) -> list[str]:
@@ -491,7 +491,7 @@ _LATELY_OVER = f"""{_JOB_COLUMNS} AND state IN ('SETTLED', 'REFUSED') AND NOT ({
     ORDER BY updated_at DESC LIMIT :most"""  # the first condition is that of the index
 _SETTLED_WITHIN = """
     SELECT count(*) AS n FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED') AND state = 'SETTLED'
-        AND updated_at >= now() - :seconds * interval '1 second'"""
+        AND updated_at >= now() - :within_s * interval '1 second'"""
 SORTED_BY = {
     "age": "ORDER BY created_at DESC, job_id",
     "changed": "ORDER BY updated_at DESC, job_id",

@@ -351,7 +351,7 @@ class TransactionStore:
             rows = connection.execute(query.group_by(columns.idempotency_key))
             return dict(rows.all())
 
-    def fate(self, idempotency_key: str) -> TransactionStatus:
+    def status_of(self, idempotency_key: str) -> TransactionStatus:
         """What became of the transaction of an idempotency key. A reverted or foreign
         transaction counts as none.
         """
@@ -365,7 +365,7 @@ class TransactionStore:
             row = connection.execute(query).first()
         if row is None:
             return TransactionStatus()
-        return _fate(row.state, row.block_number)
+        return _status(row.state, row.block_number)
 
     def outstanding(self, address: str) -> Outstanding:
         """The open transactions, in one cheap query: a look at the chain asks it at
@@ -608,7 +608,7 @@ class TransactionStore:
         )
 
 
-def _fate(state: str, block: int | None) -> TransactionStatus:
+def _status(state: str, block: int | None) -> TransactionStatus:
     if state in OPEN:
         return TransactionStatus(open=True)
     return TransactionStatus(mined_block=block)

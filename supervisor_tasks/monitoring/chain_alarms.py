@@ -1,4 +1,4 @@
-"""Call the operator for problems of the chain and the wallet."""
+"""Raises the alarms about the chain and the wallet."""
 
 import time
 from collections.abc import Iterator, Mapping

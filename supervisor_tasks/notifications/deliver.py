@@ -140,17 +140,17 @@ def watch_messages(ledger: Ledger, notifier: Notifier) -> None:
     """Raise an alarm for messages that have failed for long or are parked; it reaches
     the operator by the other channels.
     """
-    trouble = ledger.incidents.trouble(notifier.late_after_s)
-    if not trouble.messages:
+    undelivered = ledger.incidents.undelivered(notifier.late_after_s)
+    if not undelivered.messages:
         ledger.alarms.off(AlarmName.NOTIFICATIONS_FAILING)
         return
     ledger.alarms.on(
         AlarmName.NOTIFICATIONS_FAILING,
-        channels=list(trouble.channels),
-        messages=trouble.messages,
-        parked=trouble.parked,
-        for_s=round(trouble.for_s),
-        last_error=trouble.last_error,
+        channels=list(undelivered.channels),
+        messages=undelivered.messages,
+        parked=undelivered.parked,
+        for_s=round(undelivered.for_s),
+        last_error=undelivered.last_error,
     )
 
 

@@ -1,4 +1,4 @@
-"""Ends a process whose main loop stands. systemd and compose restart a process only
+"""Ends a process whose main loop has stalled. systemd and compose restart a process only
 when it ends; Kubernetes also asks /livez.
 
 Beat, Flower and `supervisor metrics` have this guard. A worker and the gRPC process
@@ -17,11 +17,11 @@ from plugins.probes.progress import Progress
 
 log = structlog.get_logger()
 
-STANDS_FOR_S = 60.0
-LOOK_EVERY_S = 5.0
+ENDED_AFTER_S = 60.0
+CHECK_EVERY_S = 5.0
 # A process that was suspended as a whole goes on, and its loop comes round between two
-# looks.
-CONFIRMING_LOOKS = 2
+# checks.
+CONFIRMING_CHECKS = 2
 LOG_WITHIN_S = 2.0
 EXIT_STATUS = 1
 
@@ -32,24 +32,24 @@ class LoopGuard:
     def __init__(self, loop: Progress, dependencies: Dependencies) -> None:
         self._loop = loop
         self._dependencies = dependencies
-        self._looks = 0
+        self._checks = 0
 
-    def stands(self) -> bool:
-        """Whether the loop has come round at none of CONFIRMING_LOOKS looks in a row, and for
-        STANDS_FOR_S. A loop that waits for a service that does not answer does not
-        stand, nor does that of a process that was asked to end.
+    def is_stalled(self) -> bool:
+        """Whether the loop has not come round for ENDED_AFTER_S, at CONFIRMING_CHECKS checks
+        in a row. A loop that waits for a service that does not answer has not stalled,
+        nor has that of a process that was asked to end.
         """
         if self._dependencies.hold_loop:
             self._loop.completed()
-        if self._loop.ending or self._loop.age_s < STANDS_FOR_S:
-            self._looks = 0
+        if self._loop.ending or self._loop.age_s < ENDED_AFTER_S:
+            self._checks = 0
         else:
-            self._looks += 1
-        return self._looks >= CONFIRMING_LOOKS
+            self._checks += 1
+        return self._checks >= CONFIRMING_CHECKS
 
 
 def start_loop_guard(loop: Progress, dependencies: Dependencies, process: str) -> None:
-    """Start the thread that ends the process when its loop stands. `dependencies` must
+    """Start the thread that ends the process when its loop has stalled. `dependencies` must
     be started.
     """
     threading.Thread(
@@ -61,16 +61,16 @@ def start_loop_guard(loop: Progress, dependencies: Dependencies, process: str) -
 
 
 def _watch(guard: LoopGuard, loop: Progress, process: str) -> None:
-    while not guard.stands():
-        time.sleep(LOOK_EVERY_S)  # the looks must lie apart
+    while not guard.is_stalled():
+        time.sleep(CHECK_EVERY_S)  # between two checks a resumed loop comes round
     _log_end(process, loop.age_s)
     # a normal end waits for the main thread
     os._exit(EXIT_STATUS)
 
 
 def _log_end(process: str, age_s: float) -> None:
-    """Log in another thread, for LOG_WITHIN_S at most: the loop may stand because the
-    log takes no more lines.
+    """Log in another thread, for LOG_WITHIN_S at most: the loop may have stalled because
+    the log takes no more lines.
     """
 
     def log_it() -> None:

@@ -131,7 +131,7 @@ def exposed(reading: LedgerReading) -> Iterator[Metric]:
         float("nan") if summary.claimable is None else summary.claimable.number,
     )
     yield from _work(summary, figures)
-    yield from _trouble(summary, figures)
+    yield from _failures(summary, figures)
     yield from _chain(summary, figures)
     yield from _wallet(summary, figures)
     yield from _provider(summary)
@@ -168,14 +168,14 @@ def _work(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
     yield _moment("oldest_unread_callback", about, first.callback_s)
 
 
-def _trouble(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
+def _failures(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
     # an alarm of another release is shown while it is on
     raised = {alarm.name: alarm.raised_at.timestamp() for alarm in summary.alarms}
     names = [name.value for name in AlarmName]
     on = dict.fromkeys(raised, 1)
     yield _family(
         "alarm",
-        "Whether the supervisor calls the operator for this.",
+        "1 while the alarm is on.",
         "alarm",
         _with_zeros(names, on) | on,
     )

@@ -52,9 +52,9 @@ from supervisor_tasks.provider.registration_rules import (
     decide,
     registrar_of,
     registration_status,
-    remembered,
     shows_nodes,
     still_measured,
+    updated_record,
 )
 from supervisor_tasks.wallet.gas import NoEstimateError, RevertedError, TooMuchGasError
 from supervisor_tasks.wallet.transaction_writer import Write
@@ -64,7 +64,7 @@ log = structlog.get_logger()
 Rejected = RevertedError | TooMuchGasError
 
 PURPOSE = "register"
-CALLS_FOR_AN_OPERATOR = {
+ALARM_OF_STATUS = {
     RegistrationStatus.BANNED: AlarmName.PROVIDER_BANNED,
     RegistrationStatus.REJECTED: AlarmName.PROVIDER_REJECTED,
     RegistrationStatus.REMOVED: AlarmName.PROVIDER_REJECTED,
@@ -80,39 +80,39 @@ def register(context: WorkerContext) -> None:
 
 def _register(context: WorkerContext) -> bool:
     registrations = Registrations(context.ledger.facts)
-    seen = _situation(context, registrations)
+    seen = _inputs(context, registrations)
     if seen.on_chain.registered is not None:
         registrations.learn_prices(seen.on_chain.registered.prices, datetime.now(UTC))
-    situation = _measure(context, registrations, replace(seen, memory=remembered(seen)))
-    registrations.keep(situation.memory)
-    decision = decide(situation)
+    inputs = _measure(
+        context, registrations, replace(seen, record=updated_record(seen))
+    )
+    registrations.store(inputs.record)
+    decision = decide(inputs)
     write = None
     if decision.action is Action.REGISTER:
         write = _estimated(context, decision)
     rejection = write if isinstance(write, Rejected) else None
-    _store_and_alarm(context, registrations, situation, decision, rejection)
+    _store_and_alarm(context, registrations, inputs, decision, rejection)
     if isinstance(write, NoEstimateError):
         raise write
     is_served = decision.action is Action.NOTHING
     if isinstance(write, Write):
-        _send(context, registrations, situation, decision, write)
+        _send(context, registrations, inputs, decision, write)
         is_served = True
     if seen.asked and is_served:
         registrations.served(REGISTRATION_REQUESTED, seen.asked)
     return False
 
 
-def _situation(
-    context: WorkerContext, registrations: Registrations
-) -> RegistrationInput:
+def _inputs(context: WorkerContext, registrations: Registrations) -> RegistrationInput:
     """Collect what the decision needs. The worker looks at the transaction before the
     contract, so the contract shows all that was mined by then.
     """
-    offer, memory = context.offer, registrations.memory()
+    offer, record = context.offer, registrations.record()
     last_transaction = TransactionStatus()
-    if memory.idempotency_key:
-        last_transaction = context.chain.account.transactions.fate(
-            memory.idempotency_key
+    if record.idempotency_key:
+        last_transaction = context.chain.account.transactions.status_of(
+            record.idempotency_key
         )
     on_chain = context.chain.contract.on_offer()
     cursor = context.ledger.cursors.of(CONTRACT_STREAM)
@@ -126,11 +126,11 @@ def _situation(
         machines, known_s = registrations.hardware()
     return RegistrationInput(
         on_chain=on_chain,
-        memory=memory,
+        record=record,
         last_transaction=last_transaction,
         confirmations=context.chain.confirmations,
         machines=machines,
-        settled=known_s >= offer.hardware_stable_s,
+        is_hardware_stable=known_s >= offer.hardware_stable_s,
         prices=offer.prices,
         operator=offer.operator_labels,
         override=offer.labels_override,
@@ -192,22 +192,22 @@ def _results(measured: list[StoredMeasurement]) -> dict[str, Results]:
 
 
 def _measure(
-    context: WorkerContext, registrations: Registrations, situation: RegistrationInput
+    context: WorkerContext, registrations: Registrations, inputs: RegistrationInput
 ) -> RegistrationInput:
     """Request a run if one is due. A run that the operator requests waits until the
     current run has ended.
     """
-    wanted = situation.asked_to_measure
-    if wanted and not situation.benchmarks.enabled:
+    wanted = inputs.asked_to_measure
+    if wanted and not inputs.benchmarks.enabled:
         log.info("run_not_asked_for", why="BENCHMARK_DISABLE")
         registrations.served(MEASUREMENT_REQUESTED, wanted)
-    why = run_due(situation)
+    why = run_due(inputs)
     if not why:
-        return situation
+        return inputs
     run = context.ledger.benchmarks.ask(
         why,
-        machines_digest(situation.machines),
-        situation.pricing_digest,
+        machines_digest(inputs.machines),
+        inputs.pricing_digest,
         forced=bool(wanted),
         also=lambda connection: registrations.served(
             MEASUREMENT_REQUESTED, wanted, connection
@@ -215,7 +215,7 @@ def _measure(
     )
     if run is not None:
         log.info("run_asked_for", why=why, run=run)
-    return after_asking_for_a_run(situation)
+    return after_asking_for_a_run(inputs)
 
 
 def _estimated(
@@ -241,7 +241,7 @@ def _estimated(
 def _send(
     context: WorkerContext,
     registrations: Registrations,
-    situation: RegistrationInput,
+    inputs: RegistrationInput,
     decision: RegistrationDecision,
     write: Write,
 ) -> None:
@@ -249,10 +249,10 @@ def _send(
     the try is counted once it is signed.
     """
     assert decision.offer is not None  # noqa: S101
-    memory = after_sending(situation, decision.offer, write.idempotency_key)
-    registrations.keep(replace(memory, tries=memory.tries - 1))
+    record = after_sending(inputs, decision.offer, write.idempotency_key)
+    registrations.store(replace(record, tries=record.tries - 1))
     context.chain.transaction_writer.send([write])
-    registrations.keep(memory)
+    registrations.store(record)
     log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
     context.chain.dispatch("collect_receipts")
 
@@ -261,8 +261,8 @@ def _wanted_alarms(
     now: RegistrationStatus, decision: RegistrationDecision, rejection: Rejected | None
 ) -> set[AlarmName]:
     wanted = set[AlarmName]()
-    if now in CALLS_FOR_AN_OPERATOR:
-        wanted.add(CALLS_FOR_AN_OPERATOR[now])
+    if now in ALARM_OF_STATUS:
+        wanted.add(ALARM_OF_STATUS[now])
     if decision.turned_down:
         wanted.add(AlarmName.PROVIDER_REJECTED)
     if rejection is not None or decision.given_up:
@@ -275,14 +275,14 @@ def _wanted_alarms(
 def _store_and_alarm(
     context: WorkerContext,
     registrations: Registrations,
-    situation: RegistrationInput,
+    inputs: RegistrationInput,
     decision: RegistrationDecision,
     rejection: Rejected | None,
 ) -> None:
     """Store the registration's status and the decision, and raise or clear the alarms
     about them.
     """
-    now = registration_status(situation)
+    now = registration_status(inputs)
     was = registrations.learn_status(now)
     if was is not None:
         log.info(
@@ -292,9 +292,9 @@ def _store_and_alarm(
             claims=now.claims,
             why=decision.why,
         )
-    registrations.record_decision(_document(context, situation, decision, rejection))
+    registrations.record_decision(_document(context, inputs, decision, rejection))
     # the operator has disabled benchmarks: no run will clear this alarm
-    if not situation.benchmarks.enabled:
+    if not inputs.benchmarks.enabled:
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
     wanted = _wanted_alarms(now, decision, rejection)
     why = decision.why if rejection is None else str(rejection)
@@ -313,24 +313,24 @@ def _store_and_alarm(
 
 def _document(
     context: WorkerContext,
-    situation: RegistrationInput,
+    inputs: RegistrationInput,
     decision: RegistrationDecision,
     rejection: Rejected | None,
 ) -> dict[str, Any]:
     """Return the state of the registration for the operator."""
-    chain, offer, why = situation.on_chain, context.offer, decision.why
+    chain, offer, why = inputs.on_chain, context.offer, decision.why
     if rejection is not None:
         why += f"; it would be rejected: {rejection}"
     warnings = price_warnings(offer.prices, USUAL_PRICES)
     warnings += shadowed_labels(
-        situation.machine_labels, offer.operator_labels, offer.labels_override
+        inputs.machine_labels, offer.operator_labels, offer.labels_override
     )
     return {
         "address": context.chain.account.address,
         "decision": decision.action.value,
         "why": why,
-        "measuring": situation.benchmarks.under_way,
-        "registrar": situation.registrar and situation.registrar.cluster,
+        "measuring": inputs.benchmarks.under_way,
+        "registrar": inputs.registrar and inputs.registrar.cluster,
         "warnings": warnings,
         "registered": _plain(chain.registered),
         "waiting": _plain(chain.waiting),

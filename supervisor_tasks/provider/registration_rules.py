@@ -177,17 +177,18 @@ class Registrar:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationInput:
     """Everything that a decision is made from. `machines` are what SLURM shows now,
-    none while it is away. `settled` means that they have been the same for long enough.
+    none while it is away. `is_hardware_stable` means that they have been the same
+    for long enough.
     `asked` is why the operator wants to be registered now, and `asked_to_measure` why
     he wants a run. `registrar` is None if this cluster registers.
     """
 
     on_chain: OnChainOffers
-    memory: RegistrationRecord
+    record: RegistrationRecord
     last_transaction: TransactionStatus
     confirmations: int
     machines: tuple[Machine, ...]
-    settled: bool
+    is_hardware_stable: bool
     prices: Prices
     operator: Mapping[str, str]
     override: frozenset[str]
@@ -206,7 +207,7 @@ class RegistrationInput:
             return {}
         kept = dict[str, str]()
         for key, text in dict(newest.labels).items():
-            is_operators = self.memory.operator.get(key) == text
+            is_operators = self.record.operator.get(key) == text
             if BENCHMARK_KEY.fullmatch(key) and not is_operators:
                 kept[key] = text
         return kept
@@ -300,79 +301,79 @@ class RegistrationDecision:
     differs: bool = False
 
 
-# --- what is remembered ---------------------------------------------------------------
+# --- what is remembered -------------------------------------------------------------------
 
 
-def remembered(situation: RegistrationInput) -> RegistrationRecord:
-    """Return the memory after a look at the contract. An offer was turned down if it
+def updated_record(inputs: RegistrationInput) -> RegistrationRecord:
+    """Return the record after a look at the contract. An offer was turned down if it
     was sent or in force, and is now neither in force nor waiting. An offer that another
     one has replaced was not turned down.
     """
-    if _is_replaced(situation):
-        situation = replace(situation, memory=replace(situation.memory, sent=""))
-    memory, chain = situation.memory, situation.on_chain
+    if _is_replaced(inputs):
+        inputs = replace(inputs, record=replace(inputs.record, sent=""))
+    record, chain = inputs.record, inputs.on_chain
     there = chain.digests
     turned_down = set[str]()
-    if chain.waiting is None and not situation.too_early:
-        turned_down = _taken_back(situation) - there
+    if chain.waiting is None and not inputs.too_early:
+        turned_down = _taken_back(inputs) - there
     removed = there | turned_down
-    rejected = [one for one in memory.rejected if one not in removed]
+    rejected = [one for one in record.rejected if one not in removed]
     rejected += sorted(turned_down)
-    approved = memory.approved
+    approved = record.approved
     if chain.registered is not None:
         approved = chain.registered.digest
     elif chain.waiting is not None:
         approved = ""
-    tries = memory.tries
-    if memory.sent in there:
+    tries = record.tries
+    if record.sent in there:
         tries = 0
     return replace(
-        memory,
+        record,
         tries=tries,
-        accepted=_accepted(memory, chain),
+        accepted=_accepted(record, chain),
         approved=approved,
         rejected=tuple(rejected[-MAX_REJECTED_OFFERS:]),
     )
 
 
-def _is_replaced(situation: RegistrationInput) -> bool:
+def _is_replaced(inputs: RegistrationInput) -> bool:
     """Whether another program, or another cluster with this wallet, has registered
     since the last offer was sent: the contract has an offer that is neither that one
     nor the one before it.
     """
-    memory, newest = situation.memory, situation.on_chain.newest
-    if newest is None or situation.too_early:
+    record, newest = inputs.record, inputs.on_chain.newest
+    if newest is None or inputs.too_early:
         return False
-    if situation.last_transaction.mined_block is None:
+    if inputs.last_transaction.mined_block is None:
         return False
-    return newest.digest not in (memory.sent, memory.approved)
+    return newest.digest not in (record.sent, record.approved)
 
 
-def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
+def _accepted(record: RegistrationRecord, chain: OnChainOffers) -> bool:
     """Whether the offer that was sent last has been in force."""
-    if memory.sent not in chain.digests:
-        return memory.accepted
-    return chain.registered is not None and chain.registered.digest == memory.sent
+    if record.sent not in chain.digests:
+        return record.accepted
+    return chain.registered is not None and chain.registered.digest == record.sent
 
 
-def _taken_back(situation: RegistrationInput) -> set[str]:
+def _taken_back(inputs: RegistrationInput) -> set[str]:
     """The digests of the offers that the contract would have if the grid had not turned
     them down.
     """
-    memory, chain = situation.memory, situation.on_chain
+    record, chain = inputs.record, inputs.on_chain
     taken_back = set[str]()
-    if situation.last_transaction.mined_block is not None and not memory.accepted:
-        taken_back.add(memory.sent)
-    if chain.registered is None and not situation.last_transaction.open:
-        taken_back.add(memory.approved)
+    if inputs.last_transaction.mined_block is not None and not record.accepted:
+        taken_back.add(record.sent)
+    if chain.registered is None and not inputs.last_transaction.open:
+        taken_back.add(record.approved)
     return taken_back - {""}
 
 
-def registration_status(situation: RegistrationInput) -> RegistrationStatus:
-    """Return how the provider stands. The memory must be up to date with the contract:
-    see `remembered`.
+def registration_status(inputs: RegistrationInput) -> RegistrationStatus:
+    """Return how the provider stands. The record must be up to date with the contract:
+    see `updated_record`.
     """
-    chain, memory = situation.on_chain, situation.memory
+    chain, record = inputs.on_chain, inputs.record
     if chain.banned:
         return RegistrationStatus.BANNED
     if chain.registered is not None:
@@ -381,9 +382,9 @@ def registration_status(situation: RegistrationInput) -> RegistrationStatus:
         return RegistrationStatus.CHANGING
     if chain.waiting is not None:
         return RegistrationStatus.WAITING
-    if memory.approved:
+    if record.approved:
         return RegistrationStatus.REMOVED
-    if memory.rejected:
+    if record.rejected:
         return RegistrationStatus.REJECTED
     return RegistrationStatus.UNREGISTERED
 
@@ -399,47 +400,47 @@ def shows_nodes(looked_s_ago: float | None) -> bool:
 # --- when to register -----------------------------------------------------------------
 
 
-def decide(situation: RegistrationInput) -> RegistrationDecision:
+def decide(inputs: RegistrationInput) -> RegistrationDecision:
     """Decide what the registration needs. New machines are measured before they are
     registered. New prices and labels of the operator are registered at once, with the
     benchmark labels that exist.
     """
-    machines, held_back = _machines(situation)
+    machines, held_back = _machines(inputs)
     offer = None
     if machines:
-        offer = Offer(machines, situation.prices, situation.labels)
-    obstacle = _obstacle(situation, offer)
+        offer = Offer(machines, inputs.prices, inputs.labels)
+    obstacle = _obstacle(inputs, offer)
     if obstacle is not None:
         return obstacle
     if offer is None:
         return RegistrationDecision(
             Action.WAIT, "SLURM shows no node of the partition that works"
         )
-    if situation.registrar is not None:
-        return _left_to(situation.registrar, offer, situation.on_chain.newest)
-    return _decide_on(offer, held_back, situation)
+    if inputs.registrar is not None:
+        return _left_to(inputs.registrar, offer, inputs.on_chain.newest)
+    return _decide_on(offer, held_back, inputs)
 
 
 def _decide_on(
-    offer: Offer, held_back: str, situation: RegistrationInput
+    offer: Offer, held_back: str, inputs: RegistrationInput
 ) -> RegistrationDecision:
     """Decide on an offer that nothing prevents sending. `held_back` is why it is not
     for the machines that SLURM shows.
     """
-    newest = situation.on_chain.newest
+    newest = inputs.on_chain.newest
     if newest is None:
-        if situation.unmeasured and not situation.asked:
+        if inputs.unmeasured and not inputs.asked:
             why = "nothing is registered, and the cluster is measured first"
             return RegistrationDecision(Action.MEASURE, why, offer)
         news = ["nothing is registered"]
     elif newest.digest == offer.digest:
         why = "what is offered is in force"
-        if situation.on_chain.waiting is not None:
+        if inputs.on_chain.waiting is not None:
             why = "what is offered waits for approval"
         return RegistrationDecision(Action.NOTHING, _joined(why, held_back), offer)
     else:
         news = differences(newest, offer)
-    turned_down = _turned_down(situation, offer)
+    turned_down = _turned_down(inputs, offer)
     if turned_down is not None:
         return turned_down
     return RegistrationDecision(Action.REGISTER, _joined(*news, held_back), offer)
@@ -484,22 +485,22 @@ def _joined(*reasons: str) -> str:
 
 
 def _obstacle(
-    situation: RegistrationInput, offer: Offer | None
+    inputs: RegistrationInput, offer: Offer | None
 ) -> RegistrationDecision | None:
     """Return what prevents sending any offer now; None if nothing does."""
-    if situation.last_transaction.open:
+    if inputs.last_transaction.open:
         return RegistrationDecision(
             Action.WAIT,
             "a registration is under way: its transaction is not mined yet",
             offer,
         )
-    if situation.on_chain.banned:
+    if inputs.on_chain.banned:
         return RegistrationDecision(
             Action.WAIT,
             "the grid has banned this provider: it takes no registration",
             offer,
         )
-    if situation.too_early and situation.memory.sent not in situation.on_chain.digests:
+    if inputs.too_early and inputs.record.sent not in inputs.on_chain.digests:
         return RegistrationDecision(
             Action.WAIT,
             "a registration was mined, and the node does not show it yet",
@@ -508,57 +509,57 @@ def _obstacle(
     return None
 
 
-def _machines(situation: RegistrationInput) -> tuple[tuple[Machine, ...], str]:
+def _machines(inputs: RegistrationInput) -> tuple[tuple[Machine, ...], str]:
     """Return the machines that are offered, and why those that SLURM shows are not
     offered yet.
     """
-    seen, newest = situation.machines, situation.on_chain.newest
+    seen, newest = inputs.machines, inputs.on_chain.newest
     if newest is None:
         return seen, ""
     if not seen:
         return newest.machines, "SLURM shows no node of the partition that works"
-    if same_machines(seen, newest.machines) or situation.asked:
+    if same_machines(seen, newest.machines) or inputs.asked:
         return seen, ""
     news = ", ".join(machine_differences(newest.machines, seen))
-    if not situation.settled:
+    if not inputs.is_hardware_stable:
         why = f"SLURM shows {news}, which counts when it has been so for a while"
         return newest.machines, why
-    if situation.unmeasured:
+    if inputs.unmeasured:
         return newest.machines, f"SLURM shows {news}, which is measured first"
     return seen, ""
 
 
 def _turned_down(
-    situation: RegistrationInput, offer: Offer
+    inputs: RegistrationInput, offer: Offer
 ) -> RegistrationDecision | None:
     """Return what prevents sending an offer again; None if it may be sent, or if the
     operator asked for it.
     """
-    if situation.asked:
+    if inputs.asked:
         return None
-    memory = situation.memory
-    if offer.digest in memory.rejected:
+    record = inputs.record
+    if offer.digest in record.rejected:
         why = "the grid has turned this offer down: change it, or ask again by `supervisor provider register`"
         return RegistrationDecision(Action.WAIT, why, offer, turned_down=True)
-    if memory.sent == offer.digest and memory.tries >= MAX_TRIES:
-        why = f"{memory.tries} transactions with it have failed: see `supervisor tx list`, then `supervisor provider register`"
+    if record.sent == offer.digest and record.tries >= MAX_TRIES:
+        why = f"{record.tries} transactions with it have failed: see `supervisor tx list`, then `supervisor provider register`"
         return RegistrationDecision(Action.WAIT, why, offer, given_up=True)
     return None
 
 
 def after_sending(
-    situation: RegistrationInput, offer: Offer, idempotency_key: str
+    inputs: RegistrationInput, offer: Offer, idempotency_key: str
 ) -> RegistrationRecord:
-    """Return the memory after an offer was sent."""
-    memory = situation.memory
+    """Return the record after an offer was sent."""
+    record = inputs.record
     tries = 1
-    if memory.sent == offer.digest and not situation.asked:
-        tries = memory.tries + 1
+    if record.sent == offer.digest and not inputs.asked:
+        tries = record.tries + 1
     return replace(
-        memory,
+        record,
         sent=offer.digest,
         idempotency_key=idempotency_key,
         tries=tries,
         accepted=False,
-        operator=situation.operator,
+        operator=inputs.operator,
     )

@@ -23,7 +23,7 @@ from supervisor_tasks.ledger.alarms import (
     STATE_LOST,
     AlarmName,
     Switch,
-    is_hold_of_sweep,
+    is_pause_of_sweep,
 )
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
@@ -112,7 +112,7 @@ def _sweep(context: WorkerContext, why: str) -> bool:
         unpaid = [job for job in foreign(snapshot) if job.slurm_id not in to_cancel]
         update_foreign_job_alarm(context, unpaid)
         update_unchecked_token_alarm(context, snapshot.slurm.values())
-    _hold(context.ledger, snapshot)
+    _pause_submissions(context.ledger, snapshot)
     _dispatch(context, report)
     now_s = begun.at.timestamp()
     since_before_s = context.ledger.reconciliations.last_entry("blind_since_s")
@@ -271,14 +271,14 @@ def _alarm_of_foreign_claims(
         ledger.alarms.off(AlarmName.FOREIGN_CLAIMS)
 
 
-def _hold(ledger: Ledger, snapshot: Snapshot) -> None:
-    """Hold submissions to a SLURM that has lost its state, until the state is back or
+def _pause_submissions(ledger: Ledger, snapshot: Snapshot) -> None:
+    """Pause submissions to a SLURM that has lost its state, until the state is back or
     the operator accepts the loss.
     """
-    held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    paused_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if snapshot.slurm_lost_state:
         reason = f"{STATE_LOST} {len(snapshot.forgotten)} jobs that it had saved"
-        if held_for is None:
+        if paused_for is None:
             ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason)
         advice = "look at slurmctld's StateSaveLocation; if what it has forgotten is lost, `supervisor cluster accept`"
         ledger.alarms.on(
@@ -289,9 +289,9 @@ def _hold(ledger: Ledger, snapshot: Snapshot) -> None:
             advice=advice,
         )
     elif snapshot.knows_all_it_had_saved:
-        if is_hold_of_sweep(held_for):
-            # a hold that the operator sets meanwhile stays
-            ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)
+        if is_pause_of_sweep(paused_for):
+            # a pause that the operator sets meanwhile stays
+            ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, paused_for)
         ledger.alarms.off(AlarmName.SLURM_STATE_LOST)
 
 

@@ -42,11 +42,11 @@ class LoginSilence:
         self.until_s = now_s + min(FIRST_S * 2**self.times, MAX_SILENCE_S)
         self.times += 1
 
-    def record_duration(self, seconds: float, now_s: float) -> None:
-        """Record that a command that took `seconds` ended now. One quick command does
+    def record_duration(self, took_s: float, now_s: float) -> None:
+        """Record that a command that took `took_s` ended now. One quick command does
         not end the slow time: a start-up file may be slow only at every second command.
         """
-        if seconds >= SLOW_S:
+        if took_s >= SLOW_S:
             self.slow_until_s = now_s + SLOW_FOR_S
 
     def is_slow(self, now_s: float) -> bool:

@@ -54,13 +54,13 @@ from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh_command import (
     BROKEN,
-    CUT_LATER_S,
+    CLOSE_LATER_S,
     MAX_CUSTOMERS_OUTPUT_BYTES,
     MAX_OUTPUT_BYTES,
     CommandOutput,
     OutputListener,
+    close_after,
     command_line,
-    cut_after,
     run_command,
 )
 
@@ -262,7 +262,7 @@ class Ssh:
             try:
                 with (
                     timed(SSH_COMMANDS, program_of(argv[0])),
-                    cut_after(channel, timeout_s + CUT_LATER_S),
+                    close_after(channel, timeout_s + CLOSE_LATER_S),
                 ):
                     status = run_command(
                         channel,

@@ -13,7 +13,7 @@ from typing import Protocol
 import paramiko
 
 # later than the command's own time-out, whose error names what it waited for
-CUT_LATER_S = 1.0
+CLOSE_LATER_S = 1.0
 # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be
 # long
 MAX_OUTPUT_BYTES = 64 * 2**20
@@ -73,8 +73,8 @@ def _require_at_most(most: int, kept: bytearray) -> None:
 
 
 @contextmanager
-def cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
-    """Close the channel after so many seconds, in any state. paramiko waits for the
+def close_after(channel: paramiko.Channel, after_s: float) -> Iterator[None]:
+    """Close the channel after `after_s`, in any state. paramiko waits for the
     answer to `exec` without a time-out, and the other end may stand still at that
     point.
     """
@@ -84,7 +84,7 @@ def cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
         with suppress(*BROKEN):
             channel.close()
 
-    timer = threading.Timer(seconds, cut)
+    timer = threading.Timer(after_s, cut)
     timer.daemon = True
     timer.start()
     try:

@@ -6,7 +6,7 @@
 2. The caller commits that the submission has begun. From now on SLURM may have the job.
 3. The guard runs sbatch within SUBMIT_TIMEOUT_S of step 1, or not at all
    (guarded_command.py).
-4. Each answer has one of the meanings of `Fate`. After UNKNOWN, and after a death since
+4. Each answer has one of the meanings of `SubmissionOutcome`. After UNKNOWN, and after a death since
    step 2, the caller searches SLURM. The job is submitted again only if SLURM has
    nothing of it when `may_arrive` is False.
 """
@@ -21,28 +21,28 @@ from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.script_matching import was_rejected
 
 
-class Fate(Enum):
-    """What became of a submission."""
+class SubmissionOutcome(Enum):
+    """What an answer of sbatch, or an error, shows about a submission."""
 
-    TAKEN = auto()  # SLURM has the job, under an id
+    ACCEPTED = auto()  # SLURM has the job, under an id
     REJECTED = auto()  # SLURM will never take it
     NOT_RUN = auto()  # sbatch did not run: another try helps
     UNKNOWN = auto()  # SLURM has the job or not
     FAILED = auto()  # an error that shows nothing about SLURM
 
 
-def fate_of(answer: SlurmId | Exception) -> Fate:
+def submission_outcome(answer: SlurmId | Exception) -> SubmissionOutcome:
     """Return what an answer to a submission means."""
     match answer:
         case SlurmRejectedError():
-            return Fate.REJECTED
+            return SubmissionOutcome.REJECTED
         case OutcomeUnknownError():
-            return Fate.UNKNOWN
+            return SubmissionOutcome.UNKNOWN
         case TransientError():
-            return Fate.NOT_RUN
+            return SubmissionOutcome.NOT_RUN
         case Exception():
-            return Fate.FAILED
-    return Fate.TAKEN
+            return SubmissionOutcome.FAILED
+    return SubmissionOutcome.ACCEPTED
 
 
 def may_arrive(begun_s_ago: float, submission_window_s: float) -> bool:

@@ -9,7 +9,7 @@ import time
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
+from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_pause_of_sweep
 from supervisor_tasks.ledger.facts import (
     SLURM_BOOT_TIME,
     SLURM_CLUSTER,
@@ -32,9 +32,9 @@ class AnotherSlurmError(TransientError):
     """
 
 
-class SubmissionsHeldError(TransientError):
-    """Submissions are held. A retry helps once the operator, or the sweep that set the
-    hold, has ended it.
+class SubmissionsPausedError(TransientError):
+    """Submissions are paused. A retry helps once the operator, or the sweep that paused
+    them, has ended the pause.
     """
 
 
@@ -125,13 +125,13 @@ def is_unrecorded_start(
     return known != booted or start is None
 
 
-def require_not_held(ledger: Ledger) -> None:
-    """Raise SubmissionsHeldError while submissions are held."""
+def require_not_paused(ledger: Ledger) -> None:
+    """Raise SubmissionsPausedError while submissions are paused."""
     reason = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if reason is None:
         return
-    if is_hold_of_sweep(reason):
+    if is_pause_of_sweep(reason):
         advice = "see `supervisor alarm list`, then `supervisor cluster accept`"
     else:
         advice = "`supervisor submissions resume` ends the pause"
-    raise SubmissionsHeldError(f"submissions are held ({reason}): {advice}")
+    raise SubmissionsPausedError(f"submissions are paused ({reason}): {advice}")

@@ -17,7 +17,7 @@ from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.callbacks import (
     DELETE_EVERY_S,
-    STRANGE_KEPT_S,
+    UNKNOWN_KEPT_S,
     CallbackReader,
 )
 from supervisor_tasks.ledger.database import open_engine
@@ -136,7 +136,7 @@ def test_callbacks__made_up_for_a_job_without_an_id__push_out_nothing_that_is_pr
 def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_again(
     site: CallbackSite, port: Port
 ) -> None:
-    assert DELETE_EVERY_S + STRANGE_KEPT_S < HOUR_S
+    assert DELETE_EVERY_S + UNKNOWN_KEPT_S < HOUR_S
     found_later = random_job_id()
     with grpc.insecure_channel(port.address) as channel:
         report(channel, found_later)
@@ -144,7 +144,7 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
     site.insert_job(found_later, slurm_id=7)  # a sweep has found it on chain
     site.do(
         "UPDATE callbacks SET read_at = now() - make_interval(secs => :ago_s)",
-        ago_s=STRANGE_KEPT_S + 1,
+        ago_s=UNKNOWN_KEPT_S + 1,
     )
     engine = open_engine(database_url(load(environment=site.environment)))
     assert (

@@ -29,11 +29,11 @@ from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from plugins.probes.dependencies import EVERY_S
-from plugins.probes.progress import STANDS_AFTER_S
+from plugins.probes.progress import STALLED_AFTER_S
 from supervisor_tasks.observability.loop_guard import (
-    CONFIRMING_LOOKS,
-    LOOK_EVERY_S,
-    STANDS_FOR_S,
+    CHECK_EVERY_S,
+    CONFIRMING_CHECKS,
+    ENDED_AFTER_S,
 )
 from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
@@ -284,7 +284,7 @@ def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(
     with stopped(probes.grid, "redis"):
         for name in needing:
             probes.wait_for(name, 503)
-        until_s = time.monotonic() + STANDS_AFTER_S + 10
+        until_s = time.monotonic() + STALLED_AFTER_S + 10
         while time.monotonic() < until_s:
             assert [probes.ask(name, "livez")[0] for name in PROCESSES] == [200] * len(
                 PROCESSES
@@ -331,7 +331,7 @@ def test_process__its_loop_is_stalled__is_not_alive_until_it_goes_on(
         wait_until(
             lambda: probes.ask(name, "livez")[0] == 503,
             "livez to fail",
-            STANDS_AFTER_S + 10,
+            STALLED_AFTER_S + 10,
         )
         probes.wait_until_alive(*(other for other in PROCESSES if other != name))
     wait_until(lambda: probes.ask(name, "livez")[0] == 200, "the loop to go on", 30.0)
@@ -348,7 +348,7 @@ def test_process__its_loop_is_stalled_for_a_minute__ends_with_a_line(
         wait_until(
             lambda: probes.ask(name, "livez")[0] == 0,
             f"{name} to end",
-            STANDS_FOR_S + CONFIRMING_LOOKS * LOOK_EVERY_S + 15,
+            ENDED_AFTER_S + CONFIRMING_CHECKS * CHECK_EVERY_S + 15,
         )
     wait_until(lambda: held.process() is None, f"{name} to be gone", 10.0)
     assert "main_loop_stalled" in (processes.logs / f"{name}.log").read_text()

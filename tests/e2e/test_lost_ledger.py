@@ -1,5 +1,5 @@
 """A ledger that is lost while its jobs run, wait and end. When all of it is, the new
-one leaves them alone and calls the operator, and when that gives the word, takes them
+one leaves them alone and raises an alarm, and when the operator decides so, takes them
 in as they are. One from a backup knows by itself that they are its.
 """
 

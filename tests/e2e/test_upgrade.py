@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 SHORT = "#!/bin/bash\nsleep 1\n"
 JOBS = 40
 MAX_WAIT_S = 2.0
-LOOK_EVERY_S = 0.05
+CHECK_EVERY_S = 0.05
 FLEET_TABLES = ("jobs", "events", "effects", "callbacks", "transactions", "signatures")
 NEXT = '''
 """All that a migration may do to the tables of a fleet."""
@@ -88,7 +88,7 @@ class LongestWait:
 
     def _look(self) -> None:
         with self.engine.connect() as connection:
-            while not self.over.wait(LOOK_EVERY_S):
+            while not self.over.wait(CHECK_EVERY_S):
                 self.seconds = max(self.seconds, connection.scalar(WAITING) or 0.0)
 
 

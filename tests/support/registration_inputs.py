@@ -22,8 +22,8 @@ from supervisor_tasks.provider.registration_rules import (
     RegistrationRecord,
     Results,
     TransactionStatus,
-    remembered,
     still_measured,
+    updated_record,
 )
 
 NODE, BIG = Machine(2, 8, 16_000), Machine(8, 128, 512_000)
@@ -56,17 +56,17 @@ def chain(
     return OnChainOffers(registered, waiting, banned, block=10)
 
 
-def situation(on_chain: OnChainOffers, **also: Any) -> RegistrationInput:
+def inputs(on_chain: OnChainOffers, **also: Any) -> RegistrationInput:
     """OFFER is what the provider has to offer, without benchmarks, unless `also` says
     otherwise.
     """
     usual: dict[str, Any] = {
         "on_chain": on_chain,
-        "memory": RegistrationRecord(operator={"name": "here"}),
+        "record": RegistrationRecord(operator={"name": "here"}),
         "last_transaction": TransactionStatus(),
         "confirmations": 0,
         "machines": (NODE,),
-        "settled": True,
+        "is_hardware_stable": True,
         "prices": PRICES,
         "operator": {"name": "here"},
         "override": frozenset(),
@@ -76,8 +76,8 @@ def situation(on_chain: OnChainOffers, **also: Any) -> RegistrationInput:
 
 
 def told(found: RegistrationInput) -> RegistrationInput:
-    """With what follows for the memory."""
-    return replace(found, memory=remembered(found))
+    """With what follows for the record."""
+    return replace(found, record=updated_record(found))
 
 
 def with_runs(**also: Any) -> MeasuredState:
@@ -123,7 +123,7 @@ def of_all(*, measured_days_ago: float | None = None, **also: Any) -> Registrati
         ]
     )
     results = {run.hardware_digest: Results(MEASURED) for run in runs}
-    found = situation(chain(offer(*ALL)), machines=ALL)
+    found = inputs(chain(offer(*ALL)), machines=ALL)
     labels = MEASURED if runs else {}
     known = frozenset(labels)
     benchmarks = with_runs(
@@ -142,7 +142,7 @@ offers = st.sampled_from(
 situations = st.builds(
     RegistrationInput,
     on_chain=st.builds(OnChainOffers, offers, offers, st.booleans(), st.just(10)),
-    memory=st.builds(
+    record=st.builds(
         RegistrationRecord,
         sent=st.sampled_from(["", OFFER.digest, offer(prices=DEARER).digest]),
         tries=st.integers(0, 4),
@@ -160,7 +160,7 @@ situations = st.builds(
     ),
     confirmations=st.integers(0, 2),
     machines=st.sampled_from([(), (NODE,), (BIG,)]),
-    settled=st.booleans(),
+    is_hardware_stable=st.booleans(),
     prices=st.sampled_from([PRICES, DEARER]),
     operator=st.just({"name": "here"}),
     override=st.just(frozenset()),

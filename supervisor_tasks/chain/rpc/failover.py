@@ -38,7 +38,7 @@ from supervisor_tasks.config.url_secrets import shown
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S = 2.0  # between looks at an endpoint that answers
+CHECK_EVERY_S = 2.0  # between looks at an endpoint that answers
 # between looks at one that does not answer, or that serves another chain
 LOOK_AGAIN_S = 5.0
 LOOK_DEADLINE_S = 3.0  # of a look at an endpoint that is not known to be slow
@@ -95,7 +95,7 @@ class Endpoint:
             return False
         looked_ago_s = time.monotonic() - self._looked_s
         if self._answered and self._chain_id == chain_id:
-            return looked_ago_s > LOOK_EVERY_S
+            return looked_ago_s > CHECK_EVERY_S
         return looked_ago_s > LOOK_AGAIN_S
 
     def look(self) -> None:

@@ -204,13 +204,13 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
     )
     number = site.ledger.benchmarks.ask("a test")
     site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED)
-    assert "held" in run_benchmark_task(site)
+    assert "paused" in run_benchmark_task(site)
     assert site.ledger.alarms.all() == []
     (shown,) = Overview(world.engine, "here").effects(
         OpenEffectFilter(kind=EffectKind.BENCHMARK)
     )
     assert shown["subject"] == str(number)
-    assert "held" in shown["last_error"]
+    assert "paused" in shown["last_error"]
     site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
     assert "cannot be planned" in run_benchmark_task(impossible, at_once=True)
     watch_effects(site.ledger)

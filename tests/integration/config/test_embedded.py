@@ -232,7 +232,7 @@ def test_servers__looked_after_all_the_time__end_with_the_last_user(
     state: Path,
 ) -> None:
     """The process that looks after them is at work just when they are left."""
-    at_once = "from supervisor_tasks.config import embedded_servers\nembedded_servers.LOOK_EVERY_S = 0\n"
+    at_once = "from supervisor_tasks.config import embedded_servers\nembedded_servers.CHECK_EVERY_S = 0\n"
     user = User(state, at_once + PROGRAM)
     user.urls()
     for server in servers(state):

@@ -37,7 +37,7 @@ from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger import outbox, outbox_sql
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.lock_names import TAKING_EFFECTS
+from supervisor_tasks.ledger.lock_names import LEASING_EFFECTS
 from supervisor_tasks.ledger.outbox import (
     ALONE_AFTER,
     LATE_AFTER_TRIES,
@@ -566,7 +566,7 @@ def test_lease__failed_twice__waits_for_a_worker_that_takes_one_at_the_same_time
     )
     with ThreadPoolExecutor(1) as pool, engine.connect() as other:
         other.execute(
-            outbox_sql.ONE_TAKER, {"turns": TAKING_EFFECTS, "cluster": "here"}
+            outbox_sql.LEASING_LOCK, {"lock_class": LEASING_EFFECTS, "cluster": "here"}
         )
         other.execute(text(took_one), {"id": job_id(1)})
         second = pool.submit(ledger.effects.lease, [EffectKind.POLL_SLURM])

@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.find_submission import required
 from supervisor_tasks.jobs.model import Address, JobId, State
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.monitoring.standing_work import check_alarms
+from supervisor_tasks.monitoring.check_alarms import check_alarms
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestCluster

@@ -54,14 +54,14 @@ from supervisor_tasks.jobs.submit import COMMAND_SCRIPT_BYTES
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
-from supervisor_tasks.monitoring.standing_work import check_alarms
+from supervisor_tasks.monitoring.check_alarms import check_alarms
 from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.interface import CONTROLLER_TIMEOUT_S
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
-from supervisor_tasks.slurm.ssh_command import CUT_LATER_S, MAX_OUTPUT_BYTES
+from supervisor_tasks.slurm.ssh_command import CLOSE_LATER_S, MAX_OUTPUT_BYTES
 from tests.support.carrying import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
@@ -663,19 +663,19 @@ def test_submission__cut_off_again_and_again__is_parked_once_others_get_through(
     # as no other customer gets through, SLURM may be away, and for long
     for _ in range(MAX_CUT_OFF_TRIES + 1):
         assert next_submission(world, site, job) == ""
-    trouble = site.ledger.effects.trouble()
-    assert (trouble.parked, trouble.late) == (0, 1)
-    assert trouble.longest_s > 300.0
+    summary = site.ledger.effects.alarm_summary()
+    assert (summary.parked, summary.late) == (0, 1)
+    assert summary.longest_s > 300.0
     others_are_taken(world, site)
     assert f"was cut off {MAX_CUT_OFF_TRIES + 2} times" in next_submission(
         world, site, job
     )
-    assert site.ledger.effects.trouble().parked == 1
+    assert site.ledger.effects.alarm_summary().parked == 1
     start_up.write_text("")
     site.slurm.cluster.close()
     assert [again.job_id for again in site.ledger.effects.retry(job_id=job)] == [job]
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
-    assert site.ledger.effects.trouble() == EffectAlarmSummary(0, 0, 0, 0.0, None)
+    assert site.ledger.effects.alarm_summary() == EffectAlarmSummary(0, 0, 0, 0.0, None)
     site.ledger.holder.close()
 
 
@@ -884,7 +884,7 @@ def test_search__finds_nothing_however_slow_slurm_is__is_over_before_its_lease(
         timeout_s: float = COMMAND_TIMEOUT_S,
         max_output: int = MAX_OUTPUT_BYTES,
     ) -> CommandAnswer:
-        asked.append(timeout_s + CUT_LATER_S)
+        asked.append(timeout_s + CLOSE_LATER_S)
         return run(ssh, user, argv, stdin, timeout_s, max_output)
 
     monkeypatch.setattr(Ssh, "run", timed)

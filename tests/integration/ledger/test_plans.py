@@ -347,7 +347,7 @@ def incidents_due(ledger: Ledger) -> None:
     with ledger.engine.connect() as connection:
         incidents.to_plan(connection)
     incidents.due()
-    incidents.trouble(300.0)
+    incidents.undelivered(300.0)
 
 
 def benchmark_questions(ledger: Ledger) -> None:
@@ -381,7 +381,7 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
     "what is due": lambda ledger, _: Due(
         through(ledger.engine), CLUSTER, GUARDED, FACTS
     ).ask(),
-    "trouble": lambda ledger, _: ledger.effects.trouble(),
+    "alarm_summary": lambda ledger, _: ledger.effects.alarm_summary(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),
     "jobs that are active": lambda ledger, _: Overview(ledger.engine, CLUSTER).jobs(),

@@ -20,7 +20,7 @@ from devgrid.machine import deadline, slowness
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
-from plugins.probes.progress import STANDS_AFTER_S
+from plugins.probes.progress import STALLED_AFTER_S
 from tests.support.holding import main_thread_held
 from tests.support.refusals import reasons
 from tests.support.spool_env import events, new_spool, serving, start_reporter, write
@@ -184,7 +184,7 @@ def test_reporter__loop_is_stalled__is_not_alive_until_it_goes_on(
             wait_until(
                 lambda: ask(health, "livez")[0] == 503,
                 "livez to fail",
-                STANDS_AFTER_S + 10,
+                STALLED_AFTER_S + 10,
             )
         wait_until(lambda: ask(health, "livez")[0] == 200, "the loop to go on", 30.0)
 

@@ -651,10 +651,10 @@ def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_i
 def test_measure__worker_dies_after_asking__the_same_is_not_measured_again(
     measured: RegistrationScenario,
 ) -> None:
-    """The memory of the registration is as it was before."""
-    before = measured.facts.memory()
+    """The record of the registration is as it was before."""
+    before = measured.facts.record()
     show(measured, FEWER)
-    measured.facts.keep(before)
+    measured.facts.store(before)
     measure_on(measured, FEWER, 50.0)
     measured.look()
     assert measured.ledger.benchmarks.under_way() is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.ledger.alarms import is_hold_of_sweep
+from supervisor_tasks.ledger.alarms import is_pause_of_sweep
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from supervisor_tasks.ledger.alarms import is_hold_of_sweep
 def test_is_hold_of_sweep__each_reason__is_true_only_if_a_sweep_has_set_it(
     reason: str | None, is_sweeps: bool
 ) -> None:
-    assert is_hold_of_sweep(reason) is is_sweeps
+    assert is_pause_of_sweep(reason) is is_sweeps

@@ -1,4 +1,4 @@
-"""Whether a process must end because its main loop stands: without threads and clocks."""
+"""Whether a process must end because its main loop has stalled: without threads and clocks."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,9 @@ import pytest
 from plugins.probes.dependencies import Dependencies, Dependency
 from plugins.probes.progress import Progress
 from supervisor_tasks.observability.loop_guard import (
-    CONFIRMING_LOOKS,
-    LOOK_EVERY_S,
-    STANDS_FOR_S,
+    CHECK_EVERY_S,
+    CONFIRMING_CHECKS,
+    ENDED_AFTER_S,
     LoopGuard,
 )
 from tests.support.clock import Clock
@@ -38,8 +38,8 @@ def looks_until_end(
     guard = LoopGuard(loop, dependencies)
     found = list[bool]()
     for _ in range(number):
-        found.append(guard.stands())
-        clock.now_s += LOOK_EVERY_S
+        found.append(guard.is_stalled())
+        clock.now_s += CHECK_EVERY_S
         for each in dependencies._dependencies:
             dependencies.ask(each)
     return found
@@ -50,32 +50,32 @@ def looks_until_end(
     [(answers, True, True), (away, True, False), (away, False, True)],
     ids=["services answer", "a service that holds it is away", "another one is away"],
 )
-def test_stands__loop_without_a_round__ends_after_a_minute_unless_a_service_is_away(
+def test_is_stalled__no_round__ends_after_a_minute_unless_a_service_is_away(
     check: Callable[[], None], holds_loop: bool, ends: bool
 ) -> None:
     clock = Clock()
     dependencies = asked(clock, check, holds_loop=holds_loop)
-    within = int(STANDS_FOR_S / LOOK_EVERY_S) + CONFIRMING_LOOKS
+    within = int(ENDED_AFTER_S / CHECK_EVERY_S) + CONFIRMING_CHECKS
     found = looks_until_end(clock, Progress(clock), dependencies, within)
     assert found == [False] * (within - 1) + [ends]
 
 
-def test_stands__process_was_suspended_for_an_hour__goes_on() -> None:
+def test_is_stalled__process_was_suspended_for_an_hour__goes_on() -> None:
     clock = Clock()
     loop, dependencies = Progress(clock), asked(clock, answers)
     guard = LoopGuard(loop, dependencies)
     clock.now_s += 3600
     dependencies.ask(dependencies._dependencies[0])
-    assert not guard.stands()
+    assert not guard.is_stalled()
     loop.completed()
-    clock.now_s += LOOK_EVERY_S
-    assert not guard.stands()
-    clock.now_s += STANDS_FOR_S
+    clock.now_s += CHECK_EVERY_S
+    assert not guard.is_stalled()
+    clock.now_s += ENDED_AFTER_S
     dependencies.ask(dependencies._dependencies[0])
-    assert not guard.stands(), "the first look of a row"
+    assert not guard.is_stalled(), "the first check of a row"
 
 
-def test_stands__process_was_asked_to_end__ends_by_itself() -> None:
+def test_is_stalled__process_was_asked_to_end__ends_by_itself() -> None:
     clock = Clock()
     loop, dependencies = Progress(clock), asked(clock, answers)
     loop.end()

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from plugins.probes.dependencies import OUTDATED_S, Dependencies, Dependency
-from plugins.probes.progress import STANDS_AFTER_S, Progress
+from plugins.probes.progress import STALLED_AFTER_S, Progress
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.observability.probes import (
@@ -67,7 +67,7 @@ def test_ask__service_that_does_not_answer__is_logged_once_each_time() -> None:
 def test_livez__loop_that_comes_round__is_alive_to_the_last_second() -> None:
     clock = Clock()
     loop = Progress(clock)
-    clock.now_s += STANDS_AFTER_S
+    clock.now_s += STALLED_AFTER_S
     assert read("/livez", loop, asked())[0] == HTTPStatus.OK
     clock.now_s += 0.1
     status, said = read("/livez", loop, asked())

@@ -24,9 +24,9 @@ from tests.support.registration_inputs import (
     OFFER,
     chain,
     ended,
+    inputs,
     of_all,
     offer,
-    situation,
     situations,
     with_runs,
 )
@@ -67,7 +67,7 @@ def measured(**changes: Any) -> MeasuredState:
         ({"operator": {"name": "here", "cpu": "fast"}}, OTHER_TERMS),
         ({"override": frozenset({"cpu"})}, OTHER_TERMS),
         ({"machines": (*ALL, BIG)}, "1 nodes more with 128 CPUs, 8 GPUs, 512000 MB"),
-        ({"machines": (*ALL, BIG), "settled": False}, ""),
+        ({"machines": (*ALL, BIG), "is_hardware_stable": False}, ""),
         (
             {"machines": (NODE, BIG), "prices": DEARER, "operator": THERE},
             "1 nodes less with 8 CPUs, 2 GPUs, 16000 MB; "
@@ -75,7 +75,7 @@ def measured(**changes: Any) -> MeasuredState:
             f"{CPU_IS_DEARER}; the label name was 'here', is 'there'",
         ),
         (
-            {"machines": (NODE, BIG), "prices": DEARER, "settled": False},
+            {"machines": (NODE, BIG), "prices": DEARER, "is_hardware_stable": False},
             CPU_IS_DEARER,
         ),
         ({"on_chain": chain()}, ""),
@@ -139,7 +139,7 @@ def test_run_due__each_state_of_the_benchmarks__is_due_for_this_reason(
     [
         ({"on_chain": BANNED}, "new cooling"),
         ({"on_chain": chain()}, "new cooling"),
-        ({"settled": False, "prices": DEARER}, "new cooling"),
+        ({"is_hardware_stable": False, "prices": DEARER}, "new cooling"),
         ({"machines": ()}, ""),
         ({"asked_to_measure": "", "on_chain": BANNED, "prices": DEARER}, ""),
         (
@@ -194,11 +194,11 @@ def test_after_asking_for_a_run__asked_by_the_operator__changes_only_the_run() -
 
 
 def test_run_due__price_changed_and_cannot_be_registered__is_due_once() -> None:
-    found = situation(
+    found = inputs(
         chain(OFFER),
         prices=DEARER,
         benchmarks=with_runs(),
-        memory=RegistrationRecord(rejected=("x",)),
+        record=RegistrationRecord(rejected=("x",)),
     )
     done = ended(after_asking_for_a_run(found))
     assert run_due(done) == ""
@@ -211,14 +211,14 @@ def test_run_due__node_away_while_measured_on_schedule__all_are_measured_then() 
         found,
         benchmarks=replace(found.benchmarks, every_s=3600.0),
         machines=(NODE,),
-        settled=False,
+        is_hardware_stable=False,
     )
     assert run_due(scheduled) == "on schedule"
     done = ended(after_asking_for_a_run(scheduled), NODE, **HALF)
     back = replace(
         done,
         machines=ALL,
-        settled=True,
+        is_hardware_stable=True,
         benchmarks=replace(done.benchmarks, ended_s_ago=1.0),
     )
     assert run_due(back) == "other nodes work than were measured"
@@ -231,15 +231,13 @@ def test_run_due__schedule_of_an_hour__is_due_an_hour_after_the_last_run(
     ended_s_ago: float | None, due: bool
 ) -> None:
     benchmarks = with_runs(every_s=3600.0, ended_s_ago=ended_s_ago)
-    assert run_due(situation(chain(OFFER), benchmarks=benchmarks)) == (
+    assert run_due(inputs(chain(OFFER), benchmarks=benchmarks)) == (
         "on schedule" if due else ""
     )
 
 
 def test_run_due__the_operator_asks__is_due_unless_off_or_under_way() -> None:
-    found = situation(
-        chain(OFFER), asked_to_measure="new cooling", benchmarks=with_runs()
-    )
+    found = inputs(chain(OFFER), asked_to_measure="new cooling", benchmarks=with_runs())
     assert run_due(found) == "new cooling"
     assert run_due(replace(found, benchmarks=with_runs(under_way=True))) == ""
     assert run_due(replace(found, benchmarks=MeasuredState(enabled=False))) == ""

@@ -47,9 +47,9 @@ from tests.support.registration_inputs import (
     PRICES,
     chain,
     ended,
+    inputs,
     of_all,
     offer,
-    situation,
     situations,
     told,
     with_runs,
@@ -64,7 +64,7 @@ from tests.support.registration_inputs import (
 def test_decide__registered_or_waiting_as_offered__nothing(
     on_offer: OnChainOffers,
 ) -> None:
-    found = situation(on_offer)
+    found = inputs(on_offer)
     assert decide(found).action is Action.NOTHING
     assert run_due(replace(found, benchmarks=with_runs())) == ""
 
@@ -102,7 +102,7 @@ def test_decide__another_cluster_registers__compares_and_sends_nothing(
     on_chain: OnChainOffers, differences: str, asked: str
 ) -> None:
     registrar = Registrar("east", at_work=True)
-    found = decide(situation(on_chain, registrar=registrar, asked=asked))
+    found = decide(inputs(on_chain, registrar=registrar, asked=asked))
     assert found.action is Action.NOTHING
     assert found.differs is bool(differences)
     assert found.why.startswith("the cluster 'east' registers")
@@ -113,12 +113,12 @@ def test_decide__another_cluster_registers__compares_and_sends_nothing(
 def test_decide__the_cluster_that_registers_has_not__differs_if_its_fleet_is_down(
     at_work: bool,
 ) -> None:
-    found = decide(situation(chain(), registrar=Registrar("east", at_work)))
+    found = decide(inputs(chain(), registrar=Registrar("east", at_work)))
     assert (found.action, found.differs) == (Action.NOTHING, not at_work)
 
 
 def test_decide__in_force_as_offered_and_another_one_waits__registered_again() -> None:
-    decision = decide(situation(chain(OFFER, offer(prices=DEARER))))
+    decision = decide(inputs(chain(OFFER, offer(prices=DEARER))))
     assert decision.action is Action.REGISTER
     assert (
         decision.why
@@ -129,9 +129,7 @@ def test_decide__in_force_as_offered_and_another_one_waits__registered_again() -
 def test_decide__benchmarks_off__keeps_old_benchmark_labels_and_registers_the_rest() -> (
     None
 ):
-    decision = decide(
-        situation(chain(OFFER), prices=DEARER, operator={"name": "there"})
-    )
+    decision = decide(inputs(chain(OFFER), prices=DEARER, operator={"name": "there"}))
     assert decision.action is Action.REGISTER
     assert decision.offer == offer(prices=DEARER, operator={"name": "there"})
 
@@ -143,15 +141,13 @@ def test_decide__labels_of_the_operator_that_he_takes_back__are_not_kept_as_meas
         (NODE,), PRICES, sorted_labels({"name": "here", "gpu": "mine"} | MEASURED)
     )
     given_before = RegistrationRecord(operator={"name": "here", "gpu": "mine"})
-    assert decide(situation(chain(known), memory=given_before)).offer == OFFER
+    assert decide(inputs(chain(known), record=given_before)).offer == OFFER
 
 
 def test_decide__label_under_a_measured_key__counts_only_with_the_override() -> None:
     mine = {"name": "here", "cpu": "fast"}
-    assert decide(situation(chain(OFFER), operator=mine)).action is Action.NOTHING
-    decision = decide(
-        situation(chain(OFFER), operator=mine, override=frozenset({"cpu"}))
-    )
+    assert decide(inputs(chain(OFFER), operator=mine)).action is Action.NOTHING
+    decision = decide(inputs(chain(OFFER), operator=mine, override=frozenset({"cpu"})))
     assert decision.offer == offer(cpu="fast")
 
 
@@ -159,7 +155,7 @@ def test_decide__a_label_that_is_measured_no_more__is_registered_no_more() -> No
     """The operator took a volume out, say. A new ledger knows less, and keeps what the
     contract has.
     """
-    found = situation(
+    found = inputs(
         chain(offer(gpu="a100")),
         benchmarks=with_runs(
             labels=MEASURED, measured_keys=frozenset({*MEASURED, "gpu"})
@@ -180,7 +176,7 @@ def test_decide__a_label_that_is_measured_no_more__is_registered_no_more() -> No
 @given(st.from_regex(TypeAdapter(VolumeName).json_schema()["pattern"], fullmatch=True))
 def test_benchmark_key__of_any_volume_that_a_plan_takes__is_kept(volume: str) -> None:
     label = f"storage.{volume}.read.iops"
-    found = situation(
+    found = inputs(
         chain(Offer((NODE,), PRICES, sorted_labels({"name": "here", label: "9.00"})))
     )
     assert found.kept_labels == {label: "9.00"}
@@ -202,7 +198,7 @@ def test_benchmark_key__each_label_of_the_page__is_one_of_a_measurement() -> Non
 def test_decide__nothing_registered__measures_first_and_registers_after_the_run() -> (
     None
 ):
-    found = situation(chain(), benchmarks=with_runs())
+    found = inputs(chain(), benchmarks=with_runs())
     assert run_due(found) == "nothing is registered"
     asked = after_asking_for_a_run(found)
     assert decide(asked).action is Action.MEASURE
@@ -216,9 +212,7 @@ def test_decide__nothing_registered__measures_first_and_registers_after_the_run(
 def test_decide__price_changed__registers_with_the_old_labels_and_measures_after() -> (
     None
 ):
-    found = situation(
-        chain(OFFER), prices=DEARER, benchmarks=with_runs(labels=MEASURED)
-    )
+    found = inputs(chain(OFFER), prices=DEARER, benchmarks=with_runs(labels=MEASURED))
     assert (
         run_due(found)
         == "the cpu price was 0.00000000000000001 credits a minute, is 0.000000000000000012"
@@ -241,15 +235,20 @@ def test_decide__price_changed__registers_with_the_old_labels_and_measures_after
 
 
 def test_hardware_changed__benchmarks_on__counts_when_settled_and_measured() -> None:
-    found = situation(
-        chain(OFFER), machines=(NODE, BIG), settled=False, benchmarks=with_runs()
+    found = inputs(
+        chain(OFFER),
+        machines=(NODE, BIG),
+        is_hardware_stable=False,
+        benchmarks=with_runs(),
     )
     assert run_due(found) == ""
     assert decide(found).action is Action.NOTHING
     assert "counts when it has been so for a while" in decide(found).why
-    settled = replace(found, settled=True)
-    assert run_due(settled) == "1 nodes more with 128 CPUs, 8 GPUs, 512000 MB"
-    asked = after_asking_for_a_run(settled)
+    is_hardware_stable = replace(found, is_hardware_stable=True)
+    assert (
+        run_due(is_hardware_stable) == "1 nodes more with 128 CPUs, 8 GPUs, 512000 MB"
+    )
+    asked = after_asking_for_a_run(is_hardware_stable)
     assert decide(asked).action is Action.NOTHING
     assert "measured first" in decide(asked).why
     assert decide(replace(asked, prices=DEARER)).offer == offer(prices=DEARER), (
@@ -267,9 +266,16 @@ HALF_OFFER = Offer((NODE,), PRICES, sorted_labels({"name": "here"} | HALF))
     ("change", "why"),
     [
         ({"machines": (NODE,)}, "1 nodes less"),
-        ({"machines": (NODE,), "settled": False, "prices": DEARER}, "the cpu price"),
         (
-            {"machines": (NODE,), "settled": False, "asked_to_measure": "new cooling"},
+            {"machines": (NODE,), "is_hardware_stable": False, "prices": DEARER},
+            "the cpu price",
+        ),
+        (
+            {
+                "machines": (NODE,),
+                "is_hardware_stable": False,
+                "asked_to_measure": "new cooling",
+            },
             "new cooling",
         ),
     ],
@@ -284,17 +290,19 @@ def test_decide__node_away_while_it_is_measured__results_are_not_registered_for_
     back = replace(
         ended(asked, NODE, **HALF),
         machines=ALL,
-        settled=False,
+        is_hardware_stable=False,
         on_chain=chain(decide(asked).offer),
     )
     assert run_due(back) == ""
     assert decide(back).action is Action.NOTHING, (
         "the labels stay until these nodes are measured"
     )
-    settled = replace(back, settled=True)
-    assert decide(settled).action is Action.NOTHING
-    assert run_due(settled) == "other nodes work than were measured"
-    done = ended(after_asking_for_a_run(settled), *ALL, **MEASURED | {"cpu": "zen"})
+    is_hardware_stable = replace(back, is_hardware_stable=True)
+    assert decide(is_hardware_stable).action is Action.NOTHING
+    assert run_due(is_hardware_stable) == "other nodes work than were measured"
+    done = ended(
+        after_asking_for_a_run(is_hardware_stable), *ALL, **MEASURED | {"cpu": "zen"}
+    )
     assert run_due(done) == ""
     assert decide(done).offer == offer(*ALL, prices=found.prices, cpu="zen")
 
@@ -313,7 +321,7 @@ def test_run_due__node_comes_and_goes__is_due_once_and_its_labels_are_used_again
     gone = replace(back, on_chain=chain(offer(*ALL)), machines=(NODE,))
     assert run_due(gone) == ""
     assert decide(gone).offer == HALF_OFFER
-    assert decide(replace(gone, settled=False)).action is Action.NOTHING, (
+    assert decide(replace(gone, is_hardware_stable=False)).action is Action.NOTHING, (
         "the labels are those of what is offered"
     )
 
@@ -379,18 +387,18 @@ def test_decide__price_changed_while_slurm_is_away__registers_and_measures_later
 
 
 def test_hardware_changed__benchmarks_off__counts_when_settled() -> None:
-    found = situation(chain(OFFER), machines=(BIG,))
-    assert decide(replace(found, settled=False)).action is Action.NOTHING
+    found = inputs(chain(OFFER), machines=(BIG,))
+    assert decide(replace(found, is_hardware_stable=False)).action is Action.NOTHING
     assert decide(found).offer == offer(BIG)
 
 
 def test_decide__hardware_unknown__registers_prices_with_the_contracts_hardware() -> (
     None
 ):
-    assert decide(situation(chain(OFFER), machines=(), prices=DEARER)).offer == offer(
+    assert decide(inputs(chain(OFFER), machines=(), prices=DEARER)).offer == offer(
         prices=DEARER
     )
-    assert decide(situation(chain(), machines=())).action is Action.WAIT
+    assert decide(inputs(chain(), machines=())).action is Action.WAIT
 
 
 @pytest.mark.parametrize(
@@ -412,7 +420,7 @@ def test_shows_nodes__read_recently_or_not__each_case(
 def test_decide__a_registration_under_way__waits(changed: dict[str, Any]) -> None:
     assert (
         decide(
-            situation(
+            inputs(
                 chain(OFFER), last_transaction=TransactionStatus(open=True), **changed
             )
         ).action
@@ -425,27 +433,27 @@ def test_decide__mined_in_a_block_that_the_node_lacks__waits_and_forgets_nothing
 ):
     late = TransactionStatus(mined_block=11)
     found = told(
-        situation(
-            chain(), memory=RegistrationRecord(sent=OFFER.digest), last_transaction=late
+        inputs(
+            chain(), record=RegistrationRecord(sent=OFFER.digest), last_transaction=late
         )
     )
-    assert found.memory.rejected == ()
+    assert found.record.rejected == ()
     assert decide(found).action is Action.WAIT
     may_be_lost = replace(
         found, last_transaction=TransactionStatus(mined_block=9), confirmations=2
     )
-    assert told(may_be_lost).memory.rejected == ()
+    assert told(may_be_lost).record.rejected == ()
 
 
-def sent_and(on_offer: OnChainOffers, **memory: Any) -> RegistrationInput:
+def sent_and(on_offer: OnChainOffers, **record: Any) -> RegistrationInput:
     """A registration that was mined, and what the contract says after it."""
     known = RegistrationRecord(
-        sent=OFFER.digest, tries=1, operator={"name": "here"}, **memory
+        sent=OFFER.digest, tries=1, operator={"name": "here"}, **record
     )
     return told(
-        situation(
+        inputs(
             on_offer,
-            memory=known,
+            record=known,
             last_transaction=MINED,
             benchmarks=MeasuredState(enabled=False, labels=MEASURED),
         )
@@ -462,7 +470,7 @@ def test_decide__rejected__does_not_register_the_same_content_again() -> None:
     assert other.action is Action.REGISTER
     assert other.offer is not None
     after = told(
-        replace(found, memory=after_sending(found, other.offer, "i"), on_chain=chain())
+        replace(found, record=after_sending(found, other.offer, "i"), on_chain=chain())
     )
     assert decide(after).action is Action.WAIT, "the first one stays rejected as well"
 
@@ -480,7 +488,7 @@ def test_registration_status__removed_after_approval__is_told_apart_and_turned_d
 def test_decide__registered_by_another_program_and_removed__does_not_register_again() -> (
     None
 ):
-    before = told(situation(chain(OFFER)))
+    before = told(inputs(chain(OFFER)))
     assert decide(told(replace(before, on_chain=chain()))).action is Action.REGISTER, (
         "labels were lost with it"
     )
@@ -502,15 +510,15 @@ def test_remembered__another_cluster_replaces_what_waits__was_not_turned_down(
     approved: str,
 ) -> None:
     sent, others = offer(prices=DEARER), offer(operator={"name": "there"})
-    memory = RegistrationRecord(
+    record = RegistrationRecord(
         sent=sent.digest, idempotency_key="register:1", tries=1, approved=approved
     )
-    found = situation(
-        chain(None, sent), memory=memory, last_transaction=MINED, prices=DEARER
+    found = inputs(
+        chain(None, sent), record=record, last_transaction=MINED, prices=DEARER
     )
     for on_chain in (chain(None, sent), chain(None, others), chain(others)):
         found = told(replace(found, on_chain=on_chain))
-        assert found.memory.rejected == ()
+        assert found.record.rejected == ()
     assert decide(found).action is Action.REGISTER
 
 
@@ -525,12 +533,12 @@ def test_approved__another_offer_takes_its_place__was_not_turned_down() -> None:
         chain(offer(prices=DEARER)),
     ):
         found = told(replace(found, on_chain=on_offer))
-    assert found.memory.rejected == ()
+    assert found.record.rejected == ()
     assert decide(found).action is Action.REGISTER
     again = told(
         replace(
             found,
-            memory=after_sending(found, OFFER, "i"),
+            record=after_sending(found, OFFER, "i"),
             on_chain=chain(offer(prices=DEARER)),
         )
     )
@@ -546,7 +554,7 @@ def test_approved__lost_with_its_block_and_turned_down_then__is_turned_down() ->
 
 def test_rejected__approved_after_all__is_forgiven() -> None:
     again = told(replace(sent_and(chain()), on_chain=chain(OFFER)))
-    assert again.memory.rejected == ()
+    assert again.record.rejected == ()
     assert decide(again).action is Action.NOTHING
 
 
@@ -554,13 +562,13 @@ def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
     found = replace(
         sent_and(chain()),
         last_transaction=TransactionStatus(),
-        memory=RegistrationRecord(),
+        record=RegistrationRecord(),
     )
     for _ in range(MAX_TRIES):
         decision = decide(found)
         assert decision.action is Action.REGISTER
         assert decision.offer is not None
-        found = told(replace(found, memory=after_sending(found, decision.offer, "i")))
+        found = told(replace(found, record=after_sending(found, decision.offer, "i")))
     assert decide(found).given_up
     assert decide(replace(found, asked="please")).action is Action.REGISTER
 
@@ -578,7 +586,7 @@ def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
 def test_registration_status__nothing_sent_by_the_fleet__is_as_the_contract_says(
     on_offer: OnChainOffers, expected: RegistrationStatus
 ) -> None:
-    found = told(situation(on_offer))
+    found = told(inputs(on_offer))
     assert registration_status(found) is expected
     if expected is RegistrationStatus.BANNED:
         assert decide(replace(found, prices=DEARER)).action is Action.WAIT
@@ -597,14 +605,14 @@ def test_decide__what_was_registered_and_is_seen_so__is_not_registered_again(
         return
     assert decision.offer is not None
     assert not found.on_chain.banned
-    memory = after_sending(found, decision.offer, "key")
+    record = after_sending(found, decision.offer, "key")
     under_way = replace(
-        found, memory=memory, last_transaction=TransactionStatus(open=True)
+        found, record=record, last_transaction=TransactionStatus(open=True)
     )
     assert decide(told(under_way)).action is Action.WAIT
     mined = replace(
         found,
-        memory=memory,
+        record=record,
         last_transaction=MINED,
         on_chain=chain(found.on_chain.registered, decision.offer),
         asked="",

@@ -15,30 +15,30 @@ from supervisor_tasks.slurm.parsers import (
     SlurmRejectedError,
 )
 from supervisor_tasks.slurm.submit_once import (
-    Fate,
     SlurmRecords,
-    fate_of,
+    SubmissionOutcome,
     may_arrive,
+    submission_outcome,
 )
 
 
 @pytest.mark.parametrize(
-    ("answer", "fate"),
+    ("answer", "outcome"),
     [
-        (SlurmId(7), Fate.TAKEN),
-        (SlurmRejectedError("no such partition"), Fate.REJECTED),
-        (TransientError("slurmctld is away"), Fate.NOT_RUN),
-        (TooLateError("late"), Fate.NOT_RUN),
-        (OutcomeUnknownError("cut off"), Fate.UNKNOWN),
-        (AnswerNotUnderstoodError("?"), Fate.UNKNOWN),
-        (PermanentError("?"), Fate.FAILED),
-        (KeyError("ours"), Fate.FAILED),
+        (SlurmId(7), SubmissionOutcome.ACCEPTED),
+        (SlurmRejectedError("no such partition"), SubmissionOutcome.REJECTED),
+        (TransientError("slurmctld is away"), SubmissionOutcome.NOT_RUN),
+        (TooLateError("late"), SubmissionOutcome.NOT_RUN),
+        (OutcomeUnknownError("cut off"), SubmissionOutcome.UNKNOWN),
+        (AnswerNotUnderstoodError("?"), SubmissionOutcome.UNKNOWN),
+        (PermanentError("?"), SubmissionOutcome.FAILED),
+        (KeyError("ours"), SubmissionOutcome.FAILED),
     ],
 )
-def test_fate_of__each_answer__has_one_meaning(
-    answer: SlurmId | Exception, fate: Fate
+def test_submission_outcome__each_answer__has_one_meaning(
+    answer: SlurmId | Exception, outcome: SubmissionOutcome
 ) -> None:
-    assert fate_of(answer) is fate
+    assert submission_outcome(answer) is outcome
 
 
 def test_may_arrive__its_time_has_passed__is_false() -> None:
