@@ -183,8 +183,10 @@ class TransactionWriter:
         return None
 
     def _too_dear(self, write: Write, market: Market) -> bool:
-        """Whether the write could not be mined within the bound. It would wait for ever
-        and hold up all later ones.
+        """Whether the write would cost more than the bound at the price at which it can be
+        mined, or at WALLET_MAX_WEI_PER_GAS if that is lower. It would hold up all later
+        ones. A write within the bound whose price is above WALLET_MAX_WEI_PER_GAS is
+        signed at that price, and waits until the market's price falls.
         """
         price_wei = min(market.least_wei, self._account.bounds.wei_per_gas)
         return write.known_gas * price_wei > self._account.bounds.wei_per_tx

@@ -166,8 +166,8 @@ def is_command(words: list[str]) -> bool:
     )
 
 
-# functions and files that a reader opens at most: to sbatch, to FINISHED
-JOURNEYS = ((22, 15), (20, 14))
+# functions and files that a reader opens at most: to sbatch, to FINISHED, from settle
+JOURNEYS = ((22, 15), (20, 14), (12, 7))
 JOURNEY = re.compile(
     r"^### [^\n]+\n\n(\d+) functions in (\d+) files, (\d+) trips through Celery\.\n\n(.*?)(?=^#|\Z)",
     re.M | re.S,
