@@ -24,6 +24,7 @@ from tests.load.callbacks import callbacks
 from tests.load.cores import Share
 from tests.load.flat import flat
 from tests.load.latency import claim_latency, completion, polled_claim_latency
+from tests.load.operator_commands import operator_commands
 from tests.load.recovery import recovery
 from tests.load.registration import price_on_chain
 from tests.load.usage import FLEET, cpu_s_of, memory_mb
@@ -148,7 +149,15 @@ GRIDS: tuple[tuple[str, float | None, dict[str, str], tuple[Measure, ...]], ...]
         "1 s blocks",
         1.0,
         {},
-        (idle_cpu, burst.short_jobs, completion, memory, callbacks, price_on_chain),
+        (
+            idle_cpu,
+            burst.short_jobs,
+            completion,
+            callbacks,
+            memory,
+            price_on_chain,
+            operator_commands,
+        ),
     ),
     (
         "1 s blocks for bursts that wait",
