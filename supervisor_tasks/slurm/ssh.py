@@ -63,6 +63,7 @@ from supervisor_tasks.slurm.ssh_command import (
     command_line,
     run_command,
 )
+from supervisor_tasks.slurm.ssh_transport import SshTransport
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
@@ -588,6 +589,7 @@ class Ssh:
         options = {
             "pkey": self._key_for(user),
             "sock": sock,
+            "transport_factory": SshTransport,
             "look_for_keys": False,
             "allow_agent": False,
             **dict.fromkeys(waits, self._connect_timeout_s),
