@@ -8,6 +8,7 @@ from pathlib import Path
 import requests
 
 from devgrid import REPOSITORY
+from devgrid.copied_ledger import has_copied_ledger
 from devgrid.ports import free_port
 from devgrid.processes import Processes, Running, answers, wait_until
 from supervisor_tasks.cli import run_command
@@ -42,10 +43,11 @@ class Fleet:
         self.flower_port = 0
 
     def start(self, flower: bool = True) -> None:
-        """Migrate the ledger and start all processes. Returns when the gRPC process
-        listens.
+        """Migrate the ledger, unless it is a copy of a migrated one, and start all
+        processes. Returns when the gRPC process listens.
         """
-        self.migrate()
+        if not has_copied_ledger(self.processes):
+            self.migrate()
         self.start_callbacks(wait=False)
         self.start_worker()
         self.start_beat()

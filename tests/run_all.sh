@@ -9,6 +9,12 @@ NO_TEST=5    # pytest's status when it selects no test
 pytest=$1 workers=$2 folder=${3:-tests} options=("${@:4}") logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
+# grids begin with a copy of a migrated ledger, unless the caller has one
+if [[ -z ${DEVGRID_LEDGER_TEMPLATE:-} ]]; then
+    "${pytest%/pytest}/python" -m devgrid.ledger_template "$logs/ledger" || exit 1
+    export DEVGRID_LEDGER_TEMPLATE=$logs/ledger
+fi
+
 run() {
     local name=$1
     shift

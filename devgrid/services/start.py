@@ -5,6 +5,7 @@ import sys
 
 from devgrid import REPOSITORY
 from devgrid.chain.chain import Chain
+from devgrid.copied_ledger import POSTGRES, copy_ledger
 from devgrid.faults.limited_disk import start_disk
 from devgrid.ports import free_port
 from devgrid.processes import Processes, answers
@@ -45,14 +46,18 @@ def start_services(
 
 
 def start_servers(processes: Processes, postgres_disk_mb: int | None) -> dict[str, str]:
-    """Start Postgres and Redis; returns the settings that name them."""
+    """Start Postgres and Redis; returns the settings that name them. A Postgres on a
+    disk of its own begins with no copy of a ledger.
+    """
     urls = {}
     for name, variable, describe, disk_mb in (
-        ("postgres", "DATABASE_URL", embedded_servers.postgres, postgres_disk_mb),
+        (POSTGRES, "DATABASE_URL", embedded_servers.postgres, postgres_disk_mb),
         ("redis", "BROKER_URL", embedded_servers.redis, None),
     ):
         folder = processes.folder / name
         folder.mkdir()
+        if name == POSTGRES and disk_mb is None:
+            copy_ledger(folder)
         start_server(processes, name, describe(folder), disk_mb)
         urls[variable] = describe(folder).url
     return urls
