@@ -14,6 +14,7 @@ from supervisor_tasks.benchmarking.model import (
     RunStep,
     batch_script,
     cleanup_expired,
+    is_named,
     job_name,
     name_beginning,
     next_step,
@@ -194,3 +195,36 @@ def test_cleaning__a_while_has_passed_or_the_run_is_ending__is_given_up() -> Non
         RUNNING, one(BenchmarkState.MEASURED, ended_s_ago=CLEAN_GIVEN_UP_S)
     )
     assert cleanup_expired(ending, one(BenchmarkState.MEASURED))
+
+
+OURS = name_beginning("0x" + "A" * 40, "main")
+
+
+@pytest.mark.parametrize("run_id", [1, 17_000])
+def test_is_named__what_we_name__is_ours(run_id: int) -> None:
+    assert is_named(job_name(OURS, run_id, "0123456789abcdef", "hpl"), OURS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "",
+            OURS,
+            OURS + "hpl",
+            OURS + "1-0123456789abcdef",
+            OURS + "1-0123abcx-hpl",
+            OURS + "-0123456789abcdef-hpl",
+        ),
+        job_name(
+            name_beginning("0x" + "A" * 40, "main-2"), 1, "0123456789abcdef", "hpl"
+        ),
+        job_name(
+            name_beginning("0x" + "A" * 40, "main-large"), 1, "0123456789abcdef", "hpl"
+        ),
+        job_name(name_beginning("0x" + "b" * 40, "main"), 1, "0123456789abcdef", "hpl"),
+        "x" + job_name(OURS, 1, "0123456789abcdef", "hpl"),
+    ],
+)
+def test_is_named__anothers__is_not_ours(name: str) -> None:
+    assert not is_named(name, OURS)

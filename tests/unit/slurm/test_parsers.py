@@ -2,6 +2,7 @@
 ours.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,7 @@ from supervisor_tasks.slurm.parsers import (
     elapsed_s,
     has_accounting,
     max_job_id,
+    min_job_age_s,
     next_id,
     not_cancelled,
     require_success,
@@ -627,3 +629,10 @@ def test_max_job_id__set_or_not__is_the_sites_bound_or_slurms_maximum(
 
 def test_max_job_id__recorded_configuration__is_its_bound() -> None:
     assert max_job_id(recorded("scontrol-show-config")) == 67043328
+
+
+def test_min_job_age_s__recorded__is_that_of_slurm_conf() -> None:
+    config = recorded("scontrol-show-config")
+    assert min_job_age_s(config) == 300
+    shorter = re.sub(r"(MinJobAge\s*=) 300 sec", r"\1 2 sec", config.stdout)
+    assert min_job_age_s(replace(config, stdout=shorter)) == 2
