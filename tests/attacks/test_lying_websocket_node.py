@@ -32,7 +32,7 @@ from tests.support.wallet_harness import ChainHarness, databases, empty, schedul
 
 CHAIN_ID = 7
 KEY = "k3y-0123456789abcdef"
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 MAX_MORE_MB = 60.0  # of memory, for anything that is sent
 A_SECOND = 10  # messages of a task at most
 Script = Callable[[ServerConnection], None]

@@ -304,7 +304,7 @@ def test_flower__elsewhere_without_a_password__does_not_start(
         env=fleet.environment | given,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=deadline(PATIENCE_S),
     )
     assert done.returncode == 2, done.stderr
     (reason,) = reasons(done.stderr)
@@ -321,7 +321,7 @@ def test_flower__login_without_name_and_password__does_not_start(fleet: Fleet) -
         env=fleet.environment,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=deadline(PATIENCE_S),
     )
     assert done.returncode == 2, done.stderr
     assert "correct-horse" not in done.stderr

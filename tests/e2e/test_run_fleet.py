@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import cycle
@@ -165,6 +165,28 @@ def told(grid: Grid, name: str = "fleet") -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def wait_for_ends(
+    processes: Sequence[psutil.Process], patience_s: float
+) -> list[psutil.Process]:
+    """Those of the processes that have not ended after a while. One whose new parent has
+    not asked for its status yet has ended.
+    """
+
+    def left() -> list[psutil.Process]:
+        return [one for one in processes if not has_ended(one)]
+
+    with suppress(TimeoutError):
+        wait_until(lambda: not left(), "the processes to end", patience_s, 0.1)
+    return left()
+
+
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def settles(grid: Grid) -> ChainStatus:
     job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\nhostname\n")
     return wait_for_end(grid, job_id).status
@@ -281,9 +303,10 @@ def test_fleet__killed__its_children_end(grid: Grid, fleet: Running) -> None:
     process = fleet.process()
     assert process is not None
     children = process.children(recursive=True)
+    commands = {one.pid: one.cmdline() for one in children}
     process.kill()
-    gone, alive = psutil.wait_procs(children, PATIENCE_S)
-    assert (len(gone), alive) == (len(children), [])
+    left = wait_for_ends(children, PATIENCE_S)
+    assert left == [], [(one, commands[one.pid]) for one in left]
 
 
 def test_run_fleet__embedded__needs_no_servers_of_the_site() -> None:
