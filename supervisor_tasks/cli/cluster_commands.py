@@ -173,13 +173,13 @@ def _what_accept_does(cli: CliContext, unexpected: str | None) -> str:
     Raises CommandError if there is nothing to accept.
     """
     expected = cli.ledger.facts.get(SLURM_CLUSTER)
-    held_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
-    is_held_by_sweep = is_pause_of_sweep(held_for)
+    paused_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    is_paused_by_sweep = is_pause_of_sweep(paused_for)
     pause = ""
-    if held_for is not None and not is_held_by_sweep:
-        pause = f"an operator has paused submissions ({held_for})"
+    if paused_for is not None and not is_paused_by_sweep:
+        pause = f"an operator has paused submissions ({paused_for})"
     raised = [alarm.name for alarm in cli.ledger.alarms.all()]
-    has_lost_state = is_held_by_sweep or AlarmName.SLURM_STATE_LOST in raised
+    has_lost_state = is_paused_by_sweep or AlarmName.SLURM_STATE_LOST in raised
     if unexpected is None and not has_lost_state:
         hint = f"; {pause}: `supervisor submissions resume`" if pause else ""
         raise CommandError(

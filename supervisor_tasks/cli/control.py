@@ -112,7 +112,7 @@ def resume_submissions(
         or cli.ledger.facts.get(UNEXPECTED_CLUSTER) is not None
     ):
         raise CommandError(
-            f"found submissions that the fleet holds back ({why}); expected a pause of an operator: see `supervisor cluster"
+            f"found submissions that a sweep has paused ({why}); expected a pause of an operator: see `supervisor cluster"
             " show`, then `supervisor cluster accept`"
         )
     waiting = counted_jobs(cli.overview.snapshot().jobs, BEFORE_SLURM)

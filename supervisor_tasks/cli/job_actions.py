@@ -294,34 +294,35 @@ def mark_lost(
     context: typer.Context,
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JOB]...", help="Only these; else all that are held."),
+        typer.Argument(
+            metavar="[JOB]...", help="Only these; else all that need your decision."
+        ),
     ] = None,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Confirm that SLURM has lost jobs which the last sweep held back: they end as
-    PANICKED, and cost the customer nothing.
+    """Confirm that SLURM has lost jobs that need your decision: they end as PANICKED, and cost the customer nothing.
 
     Example: supervisor job mark-lost 0x7903 --reason "slurmctld lost its state folder"
     """
     cli = cli_context(context)
-    held = operator_actions.held_back(cli.ledger)
-    chosen = [cli.job(name).job_id for name in jobs or ()] or list(held)
-    unheld = [job_id for job_id in chosen if job_id not in held]
-    if not chosen or unheld:
-        if unheld:
-            found = f"{some_of(unheld)}, which it does not hold"
+    undecided = operator_actions.needs_operator(cli.ledger)
+    chosen = [cli.job(name).job_id for name in jobs or ()] or list(undecided)
+    others = [job_id for job_id in chosen if job_id not in undecided]
+    if not chosen or others:
+        if others:
+            found = f"{some_of(others)}, which needs no decision"
         else:
             found = "no such job"
         raise CommandError(
-            f"found {found} in the last sweep; expected one that is held: see `supervisor sweep show`"
+            f"found {found} in the last sweep; expected one that needs your decision: see `supervisor sweep show`"
         )
     will = f"{counted(len(chosen), 'job')} ({some_of(chosen)}) will end as PANICKED on the contract, and will not be paid"
     with cli.change("job mark-lost", chosen, will, yes=yes, reason=reason):
         lost = operator_actions.confirm_lost(cli.ledger, chosen)
         if not lost:
             raise CommandError(
-                "found that these jobs have changed meanwhile; expected some that are held: look again"
+                "found that these jobs have changed meanwhile; expected some that need your decision: look again"
             )
     typer.echo("\n".join(lost))
 

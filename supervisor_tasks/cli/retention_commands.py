@@ -10,8 +10,9 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.archive import archive as write_archive
-from supervisor_tasks.ledger.retention import HELD, SCRIPTS_KEPT_DAYS, Retention
+from supervisor_tasks.ledger.retention import SCRIPTS_KEPT_DAYS, Retention
 
 retention = options.noun(
     "Pause and resume the deletion of old rows.", example="retention pause"
@@ -30,7 +31,7 @@ def pause(
     cli = cli_context(context)
     will = f"{_old_rows(cli)} of {cli.settings.cluster_name} will be kept until `supervisor retention resume`"
     with cli.change("retention pause", "retention", will, yes=yes, reason=reason):
-        cli.ledger.facts.set(HELD, reason)
+        cli.ledger.switches.set(Switch.RETENTION_PAUSED, reason)
     typer.echo("no old rows are deleted")
 
 
@@ -43,14 +44,14 @@ def resume(
     Example: supervisor retention resume
     """
     cli = cli_context(context)
-    why = cli.ledger.facts.get(HELD)
+    why = cli.ledger.switches.reason(Switch.RETENTION_PAUSED)
     if why is None:
         raise CommandError(
             "found a deletion that is not paused; there is nothing to resume"
         )
     will = f"{_old_rows(cli)} will be deleted from the next night on; the deletion was paused ({why})"
     with cli.change("retention resume", "retention", will, yes=yes, reason=reason):
-        cli.ledger.facts.clear(HELD)
+        cli.ledger.switches.unset(Switch.RETENTION_PAUSED)
     typer.echo("old rows are deleted again")
 
 

@@ -90,7 +90,7 @@ def wallet_summary(cli: CliContext) -> WalletSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class StatusProblems:
     """What the command concludes: what is wrong, why no job is claimed now, and what
     the wallet holds and earned.
     """
@@ -100,29 +100,29 @@ class Findings:
     wallet: WalletSummary
 
 
-def findings_of(cli: CliContext, snapshot: StatusSummary) -> Findings:
+def problems_of(cli: CliContext, snapshot: StatusSummary) -> StatusProblems:
     """Judge the state of the cluster."""
-    return Findings(
+    return StatusProblems(
         cli.problems(snapshot), cli.claim_stops(snapshot), wallet_summary(cli)
     )
 
 
 def _show(cli: CliContext, output: Format) -> None:
     snapshot = cli.overview.snapshot()
-    findings = findings_of(cli, snapshot)
+    concluded = problems_of(cli, snapshot)
     cli.shown.one(
-        asdict(snapshot) | _document(snapshot, findings),
+        asdict(snapshot) | _document(snapshot, concluded),
         snapshot.cluster,
         output,
-        lambda wide: show_status(cli.shown, snapshot, findings, cli.now(), wide=wide),
+        lambda wide: show_status(cli.shown, snapshot, concluded, cli.now(), wide=wide),
     )
 
 
-def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
-    """Return the findings for programs. The wei are text, as numbers of JSON are not
+def _document(snapshot: StatusSummary, concluded: StatusProblems) -> dict[str, Any]:
+    """Return the concluded for programs. The wei are text, as numbers of JSON are not
     exact.
     """
-    wallet = findings.wallet
+    wallet = concluded.wallet
     balance_wei: str | None = None
     if wallet.balance_wei is not None:
         balance_wei = str(wallet.balance_wei)
@@ -132,24 +132,24 @@ def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
     return {
         "balance_wei": balance_wei,
         "earned_today_wei": str(wallet.earned_wei),
-        "claims": not findings.claim_stops,
+        "claims": not concluded.claim_stops,
         "claimable_jobs": claimable_jobs,
-        "why_no_claims": list(findings.claim_stops),
+        "why_no_claims": list(concluded.claim_stops),
         "lag_blocks": lag_blocks(snapshot),
-        "problems": list(findings.problems),
+        "problems": list(concluded.problems),
     }
 
 
 def show_status(
     shown: Output,
     snapshot: StatusSummary,
-    findings: Findings,
+    concluded: StatusProblems,
     now: datetime,
     *,
     wide: bool,
 ) -> None:
     """Print the state of the cluster as tables."""
-    shown.facts(facts_of(snapshot, findings))
+    shown.facts(facts_of(snapshot, concluded))
 
     def show_table(view: View, rows: Sequence[Mapping[str, Any]]) -> None:
         shown.blank()
@@ -177,9 +177,9 @@ def show_status(
         )
 
 
-def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
+def facts_of(snapshot: StatusSummary, concluded: StatusProblems) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
-    problems, wallet = findings.problems, findings.wallet
+    problems, wallet = concluded.problems, concluded.wallet
     endpoints = (f"{name} {state}" for name, state in snapshot.endpoints.items())
     earned = format_credits(wallet.earned_wei)
     submissions, provider = Cell("on"), Cell("")
@@ -194,7 +194,7 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     return {
         "cluster": Cell(snapshot.cluster),
         "health": health,
-        "claims": _claims(snapshot, findings.claim_stops),
+        "claims": _claims(snapshot, concluded.claim_stops),
         "submissions": submissions,
         "provider": provider,
         "oldest due effect": Cell(span(oldest_due_s(snapshot.effects))),

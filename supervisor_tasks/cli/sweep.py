@@ -33,8 +33,8 @@ SWEEPS = View(
         Column("NOT_SEEN", "unseen", flexible=True),
     ),
 )
-FINDINGS = View(
-    "findings",
+DISCREPANCIES = View(
+    "discrepancies",
     "job_id",
     (
         Column("JOB", "job_id", "id"),
@@ -193,11 +193,14 @@ def show_sweep(
 ) -> None:
     """Print what a sweep looked at, found and did."""
     shown.facts(facts_of(sweep, now))
-    findings = sweep.report.get("findings", [])
-    if findings:
-        shown.title("findings")
+    discrepancies = sweep.report.get("discrepancies", [])
+    if discrepancies:
+        shown.title("discrepancies")
         shown.table(
-            FINDINGS, [_finding(finding) for finding in findings], now, wide=wide
+            DISCREPANCIES,
+            [_discrepancy(discrepancy) for discrepancy in discrepancies],
+            now,
+            wide=wide,
         )
 
 
@@ -220,7 +223,7 @@ def facts_of(sweep: Reconciliation, now: datetime) -> dict[str, str]:
         "found": found_by(report),
         "cancelled": cancelled,
         "not cancelled": _reasons(report.get("not_cancelled", {})),
-        "left to you": _left(report.get("held", {})),
+        "left to you": _left(report.get("needs_operator", {})),
         "stalled": _stale(report.get("stale", {})),
         "next": due,
     }
@@ -263,20 +266,22 @@ def _stale(stale: Mapping[str, Any]) -> str:
     return listed({name: number for name, number in stale.items() if number})
 
 
-def _left(held: Mapping[str, Any]) -> str:
-    if not held:
+def _left(jobs: Mapping[str, Any]) -> str:
+    if not jobs:
         return ""
-    return f"{counted(len(held), 'job')} that SLURM does not know: see the alarm sweep_contradiction"
+    return f"{counted(len(jobs), 'job')} that SLURM does not know: see the alarm sweep_contradiction"
 
 
-def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a finding: its kind, and the names of the events that were
+def _discrepancy(discrepancy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a discrepancy: its kind, and the names of the events that were
     recorded, in words.
     """
-    done = ", ".join(CAMEL.sub(" ", event).lower() for event in finding.get("done", []))
+    done = ", ".join(
+        CAMEL.sub(" ", event).lower() for event in discrepancy.get("done", [])
+    )
     return {
-        **finding,
-        "found": _kind(str(finding.get("found", ""))),
+        **discrepancy,
+        "found": _kind(str(discrepancy.get("found", ""))),
         "done": done.replace("slurm", "SLURM"),
     }
 

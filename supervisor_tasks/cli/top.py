@@ -20,7 +20,7 @@ from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.job import JOBS, show_job, with_outcome
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
-from supervisor_tasks.cli.status import EFFECTS, facts_of, findings_of
+from supervisor_tasks.cli.status import EFFECTS, facts_of, problems_of
 from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted, joined
 from supervisor_tasks.errors import LedgerUnavailableError
@@ -235,7 +235,7 @@ def _overview_and_jobs(
     cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]], room: int
 ) -> list[str]:
     snapshot = cli.overview.snapshot()
-    facts = facts_of(snapshot, findings_of(cli, snapshot))
+    facts = facts_of(snapshot, problems_of(cli, snapshot))
     facts["throughput"] = throughput(cli.overview.settled_within(THROUGHPUT_S))
     with cli.shown.captured() as above:
         overview(

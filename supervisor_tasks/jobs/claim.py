@@ -194,7 +194,7 @@ def _room(context: WorkerContext, demand: Demand, alarms: set[str]) -> _Room:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
         return _Room()
     reasons: list[str] = [*sorted(alarms & STOPS_CLAIMS)]
-    for switch in Switch:
+    for switch in (Switch.CLAIMING_PAUSED, Switch.SUBMISSIONS_PAUSED):
         if ledger.switches.is_set(switch):
             reasons.append(switch)
     if reasons:

@@ -40,7 +40,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Check SLURM_PARTITION, and `sinfo -R` on the login node.",
     ),
     AlarmName.CALLBACK_HEARTBEAT_MISSING: Meaning(
-        "The gRPC process or the reporter sends no heartbeat. Jobs whose end may wait in the spool are held.",
+        "The gRPC process or the reporter sends no heartbeat. Jobs whose end may wait in the spool need your decision.",
         "Start the process and read its log; if the site has no reporter any more, `supervisor reporter disable`.",
     ),
     AlarmName.CHAIN_NOT_ANSWERING: Meaning(

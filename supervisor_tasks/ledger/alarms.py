@@ -73,6 +73,8 @@ class Switch(StrEnum):
     """No new job is claimed; claimed jobs go on."""
     SUBMISSIONS_PAUSED = "submissions_paused"
     """No job is claimed, and none is submitted to SLURM."""
+    RETENTION_PAUSED = "retention_paused"
+    """No old row is deleted, such as during an audit."""
 
 
 # the reason of a pause that a sweep has set begins like this

@@ -1,4 +1,4 @@
-"""What work is due, in one query over all parts of the ledger. The clock asks it once a
+"""What work is due, in one query over all parts of the ledger. Beat asks it once a
 second, without SQLAlchemy.
 """
 
@@ -13,7 +13,7 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
 from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT
-from supervisor_tasks.ledger.periodic_run_names import CLOCK, RECORD_CLOCK_EVERY_S
+from supervisor_tasks.ledger.periodic_run_names import BEAT, RECORD_BEAT_EVERY_S
 from supervisor_tasks.ledger.periodic_runs_sql import RECORD_RUNS
 
 Value = TypeVar("Value")
@@ -128,7 +128,7 @@ class Due:
         facts: Sequence[Fact[Any]],
     ) -> None:
         self._execute = execute
-        self._clock_recorded_s = float("-inf")
+        self._beat_recorded_s = float("-inf")
         self._guards = {_guard_number(f"{cluster} {name}"): name for name in guarded}
         self._parameters: dict[str, Any] = {
             "cluster": cluster,
@@ -143,13 +143,13 @@ class Due:
         }
 
     def ask(self, readings: Callable[[], Mapping[str, int]] = dict) -> LedgerState:
-        """Ask what is due now, and record a run of the clock. `readings` returns what is
+        """Ask what is due now, and record a run of beat. `readings` returns what is
         stored with each run, by the name of the reading. Raises
         LedgerUnavailableError; a retry helps.
         """
         (row,) = self._execute(_STATE, self._parameters)
-        if time.monotonic() - self._clock_recorded_s >= RECORD_CLOCK_EVERY_S:
-            self._record_clock(readings())
+        if time.monotonic() - self._beat_recorded_s >= RECORD_BEAT_EVERY_S:
+            self._record_beat(readings())
         columns = dict(row)
         busy = frozenset(
             self._guards[number]
@@ -164,8 +164,8 @@ class Due:
             **columns, message_due=message_due, busy=busy, alarms=alarms, facts=facts
         )
 
-    def _record_clock(self, readings: Mapping[str, int]) -> None:
-        names, numbers = [CLOCK, *readings], [None, *readings.values()]
+    def _record_beat(self, readings: Mapping[str, int]) -> None:
+        names, numbers = [BEAT, *readings], [None, *readings.values()]
         self._execute(
             RECORD_RUNS,
             {
@@ -174,7 +174,7 @@ class Due:
                 "numbers": numbers,
             },
         )
-        self._clock_recorded_s = time.monotonic()
+        self._beat_recorded_s = time.monotonic()
 
 
 def _guard_number(name: str) -> int:

@@ -59,21 +59,21 @@ def abandon(
     ledger.record(JobChange(job_id, event), first=end_parked)
 
 
-def held_back(ledger: Ledger) -> dict[JobId, SlurmId | None]:
-    """The jobs that the last sweep held back because they seem to be lost, and their
-    SLURM ids.
+def needs_operator(ledger: Ledger) -> dict[JobId, SlurmId | None]:
+    """The jobs that need the operator's decision, by the last sweep, because they seem
+    to be lost; and their SLURM ids.
     """
-    return ledger.reconciliations.last_entry("held")
+    return ledger.reconciliations.last_entry("needs_operator")
 
 
 def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list[JobId]:
-    """Panic jobs that the last sweep held back, all or these: the operator confirms
-    that they are lost.
+    """Panic jobs that need the operator's decision, all or these: he confirms that they
+    are lost.
 
-    Returns the jobs that were panicked. The others were not held back, or have changed
+    Returns the jobs that were panicked. The others did not need a decision, or have changed
     meanwhile.
     """
-    confirmed = held_back(ledger)
+    confirmed = needs_operator(ledger)
     if job_ids is not None:
         confirmed = {
             job_id: slurm_id
@@ -121,9 +121,9 @@ def accept_slurm(ledger: Ledger, shown: str | None) -> None:
             facts.set(SLURM_CLUSTER, shown, connection)
         # a new value each time: the age of the fact is what counts
         facts.set(SLURM_ACCEPTED, secrets.token_hex(8), connection)
-    held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
-    if is_pause_of_sweep(held_for):
-        ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)
+    paused_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    if is_pause_of_sweep(paused_for):
+        ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, paused_for)
     for alarm in (AlarmName.SLURM_CLUSTER_MISMATCH, AlarmName.SLURM_STATE_LOST):
         ledger.alarms.off(alarm)
     ledger.reconciliations.ask(ACCEPTED)

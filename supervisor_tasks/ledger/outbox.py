@@ -47,9 +47,7 @@ MAX_EFFECTS = 1000  # effects that are taken at a time
 # effects of one message; the worker that gets it takes all that are due
 MAX_DISPATCHED_OF_A_KIND = 200
 GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
-COUNTDOWN_S = (
-    2.0  # the clock dispatches an effect that is due later; no message is sent
-)
+COUNTDOWN_S = 2.0  # beat dispatches an effect that is due later; no message is sent
 
 # the arrays of the statements about leases, and what of each effect is in them
 LEASES = {
@@ -305,7 +303,7 @@ class Effects:
         kinds: Iterable[EffectKind],
         error: str | None = None,
     ) -> None:
-        """Bring forward effects that wait for something that will not happen; the clock
+        """Bring forward effects that wait for something that will not happen; beat
         dispatches them. With an error, the contract has rejected their transactions.
         """
         parameters = {
@@ -515,7 +513,7 @@ def request(
     connection: Connection, cluster: str, kind: EffectKind, subjects: Sequence[str]
 ) -> None:
     """Open an effect for each of these subjects, which are no jobs, unless it ever had
-    one of this kind. The clock dispatches it.
+    one of this kind. Beat dispatches it.
     """
     if subjects:
         parameters = {
@@ -529,7 +527,7 @@ def request(
 def bring_forward(
     connection: Connection, cluster: str, kinds: Iterable[EffectKind]
 ) -> None:
-    """Make all open effects of these kinds due, also parked ones. The clock
+    """Make all open effects of these kinds due, also parked ones. Beat
     dispatches them.
     """
     parameters = {"cluster": cluster, "kinds": _values(kinds)}

@@ -4,8 +4,8 @@ Pure.
 The probe imports this module and little else.
 """
 
-CLOCK = "clock"  # the periodic run of the clock
-RECORD_CLOCK_EVERY_S = 5.0
+BEAT = "beat"  # the periodic run of beat
+RECORD_BEAT_EVERY_S = 5.0
 CALLBACKS = "callbacks"  # the heartbeat of the gRPC process
 SCANNED = "scan"  # the chain was read to its head
 CHAIN_HEAD = "chain head"  # a reading: the number of the node's last block
@@ -14,7 +14,7 @@ CLAIMABLE = "claimable jobs"
 # begins the names of readings: the messages that wait in each queue of the broker
 QUEUE = "queue "
 OLD_ROWS_DELETED = "old rows deleted"  # no old row was left
-# The clock starts this work at least once in so many seconds, even if nothing requests
+# Beat starts this work at least once in so many seconds, even if nothing requests
 # it. Its end shows that its workers are alive.
 IDLE_S = {
     SCANNED: 75.0,

@@ -178,7 +178,7 @@ class Reconciliations:
             for name, since_s in doubts.items()
         }
         reasons = "; ".join(filter(None, (why, asked_why)))
-        return Begun(now, reasons or "the clock", ages_s, asked_at)
+        return Begun(now, reasons or "beat", ages_s, asked_at)
 
     def keep(
         self, begun: Begun, report: Mapping[str, Any], doubts: Mapping[str, float]

@@ -14,14 +14,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.benchmarks import MAX_ENDED_RUNS, MAX_MEASURED_VALUES
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.fact_store import Facts
-from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
+from supervisor_tasks.ledger.switches import Switches
 
-# why the operator holds the deletion, for example an audit
-HELD = Fact("retention.held", TEXT)
 SCRIPTS_KEPT_DAYS = 7
 BATCH_ROWS = 200  # jobs, or other rows, in one transaction
 PASS_S = 20.0  # for the batches of one call
@@ -165,12 +163,12 @@ Deletion = Callable[[Connection], Mapping[str, int]]
 @dataclass(frozen=True, slots=True)
 class Deleted:
     """What one call has deleted: rows by table (and `scripts`). `left`: it ended before
-    all was done. `held_for`: why the operator held the rest; None if it was not held.
+    all was done. `paused_for`: why the operator has paused the deletion of the rest; None if he has not.
     """
 
     rows: Mapping[str, int]
     left: bool
-    held_for: str | None = None
+    paused_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +190,11 @@ class Retention:
         self._engine = engine
         self._cluster = cluster
         self._days = days
-        self._facts = Facts(engine, cluster)
+        self._switches = Switches(engine, cluster)
 
-    def held(self) -> str | None:
-        """Why the operator holds the deletion of old rows; None if it is not held."""
-        return self._facts.get(HELD)
+    def paused_for(self) -> str | None:
+        """Why the operator has paused the deletion of old rows; None if he has not."""
+        return self._switches.reason(Switch.RETENTION_PAUSED)
 
     def old(self) -> OldRows:
         """Count what is old enough to be deleted. Raises LedgerUnavailableError; a
@@ -213,7 +211,7 @@ class Retention:
     def delete(self, goes_on: Callable[[], bool]) -> Deleted:
         """Delete old rows in small transactions, until none is left, PASS_S or
         PASS_JOBS is reached, or `goes_on` returns False. Another call continues. Once
-        the operator holds deletions, it deletes nothing more.
+        the operator pauses deletions, it deletes nothing more.
         """
         deleted, until_s = Counter[str](), time.monotonic() + PASS_S
         for deletion in self._deletions():
@@ -227,10 +225,10 @@ class Retention:
                 ):
                     return Deleted(deleted, left=True)
                 rows = self._one_batch(deletion)
-        return Deleted(deleted, left=False, held_for=self.held())
+        return Deleted(deleted, left=False, paused_for=self.paused_for())
 
     def _one_batch(self, deletion: Deletion) -> Mapping[str, int]:
-        if self.held() is not None:
+        if self.paused_for() is not None:
             return {}
         with self._engine.begin() as connection:
             return deletion(connection)

@@ -1,4 +1,4 @@
-"""Effects that a command opens: it sends no message, so the clock must find them with
+"""Effects that a command opens: it sends no message, so beat must find them with
 its next query.
 """
 
@@ -14,7 +14,7 @@ _NOT_DISPATCHED = text(
 
 
 def not_dispatched(engine: Engine, effects: Sequence[OpenEffect]) -> None:
-    """Store that no message could be sent for these effects: the clock dispatches them at
+    """Store that no message could be sent for these effects: beat dispatches them at
     its next query, without delay.
     """
     if effects:

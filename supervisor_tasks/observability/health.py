@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor_tasks.ledger.periodic_run_names import (
+    BEAT,
     CALLBACKS,
-    CLOCK,
     IDLE_S,
-    RECORD_CLOCK_EVERY_S,
+    RECORD_BEAT_EVERY_S,
     finished_key,
 )
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
@@ -47,7 +47,7 @@ def periodic_work(chain_poll_s: float, *, accounts: bool) -> list[Periodic]:
     has a directory.
     """
     work = [
-        Periodic("clock", RECORD_CLOCK_EVERY_S, CLOCK, "beat"),
+        Periodic("beat", RECORD_BEAT_EVERY_S, BEAT, "beat"),
         _of_queue("claim", max(chain_poll_s, LOOKED_EVERY_S)),
     ]
     for name, idle_s in IDLE_S.items():

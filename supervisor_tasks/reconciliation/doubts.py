@@ -12,24 +12,26 @@ from supervisor_tasks.reconciliation.snapshot import (
     doubt_key,
 )
 
-DOUBTED_AS = {  # a missing job is one doubt, under each kind of finding
+DOUBTED_AS = {  # a missing job is one doubt, under each kind of discrepancy
     DiscrepancyKind.MISSING: DiscrepancyKind.MISSING,
     DiscrepancyKind.LOST: DiscrepancyKind.MISSING,
     DiscrepancyKind.NEEDS_OPERATOR: DiscrepancyKind.MISSING,
     DiscrepancyKind.CONTRADICTED: DiscrepancyKind.MISSING,
     DiscrepancyKind.REASSIGNED_ON_CHAIN: DiscrepancyKind.REASSIGNED_ON_CHAIN,
 }
-HELD = (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED)
+NEED_OPERATOR = (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED)
 
 
-def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, float]:
+def doubts(
+    snapshot: Snapshot, discrepancies: Sequence[Discrepancy]
+) -> dict[str, float]:
     """Return the doubts to remember until the next sweep, each with the seconds since
     it was first seen. A doubt stays as it was if the sweep could not check it.
     """
     before = snapshot.previous_doubts
     ages_s = dict[str, float]()
-    for finding in findings:
-        key = _doubt_of(finding)
+    for discrepancy in discrepancies:
+        key = _doubt_of(discrepancy)
         if key is not None:
             ages_s[key] = before.get(key, 0.0)
     unchecked = _unchecked(snapshot)
@@ -38,12 +40,12 @@ def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, flo
     return ages_s
 
 
-def _doubt_of(finding: Discrepancy) -> str | None:
-    """The key of the doubt that a finding is, if it is one."""
-    if finding.kind is DiscrepancyKind.DUPLICATE:
-        return doubt_key(finding.kind, finding.job_id, finding.slurm_id)
-    if finding.kind in DOUBTED_AS:
-        return doubt_key(DOUBTED_AS[finding.kind], finding.job_id)
+def _doubt_of(discrepancy: Discrepancy) -> str | None:
+    """The key of the doubt that a discrepancy is, if it is one."""
+    if discrepancy.kind is DiscrepancyKind.DUPLICATE:
+        return doubt_key(discrepancy.kind, discrepancy.job_id, discrepancy.slurm_id)
+    if discrepancy.kind in DOUBTED_AS:
+        return doubt_key(DOUBTED_AS[discrepancy.kind], discrepancy.job_id)
     return None
 
 
@@ -64,22 +66,24 @@ def _unchecked(snapshot: Snapshot) -> set[str]:
     return unchecked
 
 
-def held_now(
+def needs_operator(
     snapshot: Snapshot,
-    findings: Sequence[Discrepancy],
+    discrepancies: Sequence[Discrepancy],
     before: Mapping[JobId, SlurmId | None],
 ) -> dict[JobId, SlurmId | None]:
-    """Return the jobs that the operator must decide on. A job that was held `before`
-    stays held as long as it is in doubt.
+    """Return the jobs that the operator must decide on. A job of `before`
+    stays as long as it is in doubt.
     """
     not_lost = [
-        finding for finding in findings if finding.kind is not DiscrepancyKind.LOST
+        discrepancy
+        for discrepancy in discrepancies
+        if discrepancy.kind is not DiscrepancyKind.LOST
     ]
     doubted = doubts(snapshot, not_lost)
-    held = dict[JobId, SlurmId | None]()
+    found = dict[JobId, SlurmId | None]()
     for job_id, slurm_id in before.items():
         if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted:
-            held[job_id] = slurm_id
-    for finding in of_kind(findings, *HELD):
-        held[finding.job_id] = finding.slurm_id
-    return held
+            found[job_id] = slurm_id
+    for discrepancy in of_kind(discrepancies, *NEED_OPERATOR):
+        found[discrepancy.job_id] = discrepancy.slurm_id
+    return found

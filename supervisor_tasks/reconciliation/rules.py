@@ -1,8 +1,8 @@
 """Compare ledger, contract and SLURM: what does not fit together, and what a sweep does
 about it. Pure.
 
-Each finding carries events for the job, a SLURM job to cancel, or nothing. `advance`
-makes the final decision on an event; a finding with nothing is for the operator. A
+Each discrepancy carries events for the job, a SLURM job to cancel, or nothing. `advance`
+makes the final decision on an event; a discrepancy with nothing is for the operator. A
 sweep does not compare what it cannot see: "cannot see" is not "gone". A doubt that
 would end a job, or remove it from SLURM, counts only when a sweep sees it again after a
 while.
@@ -79,33 +79,37 @@ class Discrepancy:
 
 
 def of_kind(
-    findings: Sequence[Discrepancy], *kinds: DiscrepancyKind
+    discrepancies: Sequence[Discrepancy], *kinds: DiscrepancyKind
 ) -> list[Discrepancy]:
-    """Return the findings of these kinds."""
-    return [finding for finding in findings if finding.kind in kinds]
+    """Return the discrepancies of these kinds."""
+    return [discrepancy for discrepancy in discrepancies if discrepancy.kind in kinds]
 
 
 def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     """Return everything that does not fit."""
     undecided = [job for job in snapshot.jobs.values() if not job.is_final]
-    findings = [*_on_chain(snapshot, undecided), *_claimed_by_others(snapshot)]
-    active = _active(undecided, findings)
+    discrepancies = [*_on_chain(snapshot, undecided), *_claimed_by_others(snapshot)]
+    active = _active(undecided, discrepancies)
     if snapshot.slurm is not None:
-        findings += _in_slurm(snapshot, snapshot.slurm, active)
-    with_events = {finding.job_id for finding in findings if finding.events}
+        discrepancies += _in_slurm(snapshot, snapshot.slurm, active)
+    with_events = {
+        discrepancy.job_id for discrepancy in discrepancies if discrepancy.events
+    }
     for job in active:
         if job.job_id not in with_events:
-            findings += _missing_effects(job)
-    return findings
+            discrepancies += _missing_effects(job)
+    return discrepancies
 
 
 def _active(
-    undecided: Sequence[JobSummary], findings: Sequence[Discrepancy]
+    undecided: Sequence[JobSummary], discrepancies: Sequence[Discrepancy]
 ) -> list[JobSummary]:
     """The jobs that the other comparisons look at: they are not final, and the contract
     still has them as ours.
     """
-    not_ours = {finding.job_id for finding in of_kind(findings, *NOT_OURS_ANY_MORE)}
+    not_ours = {
+        discrepancy.job_id for discrepancy in of_kind(discrepancies, *NOT_OURS_ANY_MORE)
+    }
     return [job for job in undecided if job.job_id not in not_ours]
 
 
@@ -198,7 +202,9 @@ def _in_slurm(
             yield from _listed(job, row)
     adopted = list(_adoptions(snapshot, active))
     yield from adopted
-    compared = {job.job_id for job in active} - {finding.job_id for finding in adopted}
+    compared = {job.job_id for job in active} - {
+        discrepancy.job_id for discrepancy in adopted
+    }
     absent = list[Discrepancy]()
     for job in snapshot.missing:
         if job.job_id in compared:
@@ -347,27 +353,29 @@ def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
 
 
 def _escalate_mass_loss(
-    snapshot: Snapshot, findings: Sequence[Discrepancy]
+    snapshot: Snapshot, discrepancies: Sequence[Discrepancy]
 ) -> list[Discrepancy]:
     """Many missing jobs at once, or an empty list, mean that SLURM has lost its state,
     or that it is another SLURM. The jobs may still run, so the operator decides.
     """
     missing_ids = {job.job_id for job in snapshot.missing}
-    unexplained = missing_ids - _explained(snapshot, findings)
+    unexplained = missing_ids - _explained(snapshot, discrepancies)
     if not snapshot.too_many(len(unexplained)):
-        return list(findings)
+        return list(discrepancies)
     escalated = list[Discrepancy]()
-    for finding in findings:
-        if finding.kind is DiscrepancyKind.LOST:
-            finding = replace(finding, kind=DiscrepancyKind.NEEDS_OPERATOR, events=())
-        escalated.append(finding)
+    for discrepancy in discrepancies:
+        if discrepancy.kind is DiscrepancyKind.LOST:
+            discrepancy = replace(
+                discrepancy, kind=DiscrepancyKind.NEEDS_OPERATOR, events=()
+            )
+        escalated.append(discrepancy)
     return escalated
 
 
-def _explained(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> set[JobId]:
+def _explained(snapshot: Snapshot, discrepancies: Sequence[Discrepancy]) -> set[JobId]:
     """The jobs that have ended, or that SLURM lists after all."""
-    ended = of_kind(findings, DiscrepancyKind.END_NOT_RECORDED)
-    explained = {finding.job_id for finding in ended}
+    ended = of_kind(discrepancies, DiscrepancyKind.END_NOT_RECORDED)
+    explained = {discrepancy.job_id for discrepancy in ended}
     for job_id, record in snapshot.confirmed_lookups.items():
         if record is not None and _is_listed(record, snapshot):
             explained.add(job_id)

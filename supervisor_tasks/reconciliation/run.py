@@ -37,7 +37,7 @@ from supervisor_tasks.reconciliation.collect import (
     ReconciliationReport,
     collect_snapshot,
 )
-from supervisor_tasks.reconciliation.doubts import doubts, held_now
+from supervisor_tasks.reconciliation.doubts import doubts, needs_operator
 from supervisor_tasks.reconciliation.foreign_jobs import (
     update_foreign_job_alarm,
     update_unchecked_token_alarm,
@@ -64,7 +64,7 @@ MORE_S = 10.0  # when older claims are left to read
 RECORDED_AT_ONCE = 500
 JOBS_CANCELLED_AT_ONCE = 50  # jobs of one user
 SHOWN_REJECTED_JOBS = 5  # in a line of the log
-MAX_FINDINGS = 200  # findings in a report
+MAX_DISCREPANCIES = 200  # discrepancies in a report
 SHOWN_JOBS = 20  # in an alarm
 RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
@@ -94,21 +94,21 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     report = ReconciliationReport(begun.why)
     snapshot, read_since = collect_snapshot(context, begun, report)
     with report.timed("comparing"):
-        findings = find_discrepancies(snapshot)
+        discrepancies = find_discrepancies(snapshot)
     with report.timed("recording"):
-        _record(context.ledger, findings)
-        _read_again(context.ledger, snapshot, findings)
+        _record(context.ledger, discrepancies)
+        _read_again(context.ledger, snapshot, discrepancies)
         slurm_answered = snapshot.slurm is not None
         all_matched = slurm_answered and snapshot.historical_matches is not None
         if read_since is not None and all_matched:
             backfill.save_progress(context.ledger, read_since)
     with report.asking("cancelling"):
-        _cancel(context, snapshot, findings, report)
-    held_before = context.ledger.reconciliations.last_entry("held")
-    held = held_now(snapshot, findings, held_before)
-    _alarm(context.ledger, snapshot, findings, held)
+        _cancel(context, snapshot, discrepancies, report)
+    undecided_before = context.ledger.reconciliations.last_entry("needs_operator")
+    undecided = needs_operator(snapshot, discrepancies, undecided_before)
+    _alarm(context.ledger, snapshot, discrepancies, undecided)
     if snapshot.slurm is not None:
-        to_cancel = {finding.cancel for finding in findings}
+        to_cancel = {discrepancy.cancel for discrepancy in discrepancies}
         unpaid = [job for job in foreign(snapshot) if job.slurm_id not in to_cancel]
         update_foreign_job_alarm(context, unpaid)
         update_unchecked_token_alarm(context, snapshot.slurm.values())
@@ -118,35 +118,37 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     since_before_s = context.ledger.reconciliations.last_entry("blind_since_s")
     since_s = unreachable_since(report.unseen, since_before_s, now_s)
     update_unreachable_alarm(context.ledger, report.unseen, since_s, now_s)
-    document = _document(context, report, snapshot, findings) | {
-        "held": held,
+    document = _document(context, report, snapshot, discrepancies) | {
+        "needs_operator": undecided,
         "blind_since_s": since_s,
     }
-    context.ledger.reconciliations.keep(begun, document, doubts(snapshot, findings))
+    context.ledger.reconciliations.keep(
+        begun, document, doubts(snapshot, discrepancies)
+    )
     log.info("reconciliation_finished", **{name: document[name] for name in IN_THE_LOG})
     return False
 
 
-def _record(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
+def _record(ledger: Ledger, discrepancies: Sequence[Discrepancy]) -> None:
     changes = list[JobChange]()
-    for finding in findings:
-        for event in finding.events:
-            changes.append(JobChange(finding.job_id, event))
+    for discrepancy in discrepancies:
+        for event in discrepancy.events:
+            changes.append(JobChange(discrepancy.job_id, event))
     for start in range(0, len(changes), RECORDED_AT_ONCE):
         ledger.record(*changes[start : start + RECORDED_AT_ONCE])
 
 
 def _read_again(
-    ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]
+    ledger: Ledger, snapshot: Snapshot, discrepancies: Sequence[Discrepancy]
 ) -> None:
     """Set the scan back to the claims of the jobs that were taken in, so that it reads
     their cancellations and top-ups. Reading other jobs' events a second time changes
     nothing.
     """
-    taken_in = of_kind(findings, DiscrepancyKind.NEVER_SEEN)
+    taken_in = of_kind(discrepancies, DiscrepancyKind.NEVER_SEEN)
     if not taken_in:
         return
-    first = min(snapshot.claims[finding.job_id].at[0] for finding in taken_in)
+    first = min(snapshot.claims[discrepancy.job_id].at[0] for discrepancy in taken_in)
     with advisory_lock(ledger.engine, cluster_lock(ledger.cluster, "scan")):
         scanned = ledger.cursors.of(CONTRACT_STREAM)
         if scanned is None or scanned[0] < first:
@@ -158,13 +160,13 @@ def _read_again(
 def _cancel(
     context: WorkerContext,
     snapshot: Snapshot,
-    findings: Sequence[Discrepancy],
+    discrepancies: Sequence[Discrepancy],
     report: ReconciliationReport,
 ) -> None:
     """Cancel each user's jobs with one command. A failure for one user does not stop
     the others. If SLURM repeatedly does not answer, the sweep stops asking.
     """
-    to_cancel = _to_cancel(context.ledger, snapshot, findings)
+    to_cancel = _to_cancel(context.ledger, snapshot, discrepancies)
     unanswered = 0
     for user, all_of_user in to_cancel.items():
         of_user = dict(all_of_user[:JOBS_CANCELLED_AT_ONCE])
@@ -183,37 +185,37 @@ def _cancel(
 
 
 def _to_cancel(
-    ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]
+    ledger: Ledger, snapshot: Snapshot, discrepancies: Sequence[Discrepancy]
 ) -> dict[str, list[tuple[SlurmId, Discrepancy]]]:
-    """The SLURM jobs to cancel of each user, with their findings. Jobs whose
+    """The SLURM jobs to cancel of each user, with their discrepancies. Jobs whose
     cancellation failed in the last sweep come last.
     """
     failed_before = ledger.reconciliations.last_entry("not_cancelled")
     of_users = dict[str, list[tuple[SlurmId, Discrepancy]]]()
-    for finding in findings:
-        if finding.cancel is not None:
-            user = snapshot.rows[finding.cancel].user
-            of_users.setdefault(user, []).append((finding.cancel, finding))
+    for discrepancy in discrepancies:
+        if discrepancy.cancel is not None:
+            user = snapshot.rows[discrepancy.cancel].user
+            of_users.setdefault(user, []).append((discrepancy.cancel, discrepancy))
     for of_user in of_users.values():
         of_user.sort(key=lambda entry: str(entry[0]) in failed_before)
     return of_users
 
 
 def _log_cancelled(
-    findings: Mapping[SlurmId, Discrepancy],
+    discrepancies: Mapping[SlurmId, Discrepancy],
     rejected: Mapping[SlurmId, str],
     report: ReconciliationReport,
 ) -> None:
-    for slurm_id, finding in findings.items():
+    for slurm_id, discrepancy in discrepancies.items():
         if slurm_id in rejected:
             why = rejected[slurm_id][:MAX_TEXT_CHARS]
             report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = why
             continue
         log.error(
             "slurm_job_cancelled",
-            job_id=finding.job_id,
+            job_id=discrepancy.job_id,
             slurm_id=slurm_id,
-            found=finding.kind,
+            found=discrepancy.kind,
         )
         report.cancelled += 1
 
@@ -221,31 +223,31 @@ def _log_cancelled(
 def _alarm(
     ledger: Ledger,
     snapshot: Snapshot,
-    findings: Sequence[Discrepancy],
-    held: Mapping[JobId, SlurmId | None],
+    discrepancies: Sequence[Discrepancy],
+    undecided: Mapping[JobId, SlurmId | None],
 ) -> None:
-    if held:
+    if undecided:
         first = "look at slurmctld's state"
         if snapshot.continuous_uptime_s is None:
             first = "their ends may wait in the hooks' spool: see callback_heartbeat_missing"
         ledger.alarms.on(
             AlarmName.SWEEP_CONTRADICTION,
-            jobs=len(held),
-            some=list(held)[:20],
+            jobs=len(undecided),
+            some=list(undecided)[:20],
             advice=f"SLURM does not know jobs that it should have: {first}, then confirm that they are lost",
         )
     elif not any(
         doubt.startswith(DiscrepancyKind.MISSING)
-        for doubt in doubts(snapshot, findings)
+        for doubt in doubts(snapshot, discrepancies)
     ):
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
-    _alarm_of_requeued(ledger, findings)
-    _alarm_of_foreign_claims(ledger, snapshot, findings)
+    _alarm_of_requeued(ledger, discrepancies)
+    _alarm_of_foreign_claims(ledger, snapshot, discrepancies)
 
 
-def _alarm_of_requeued(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
-    requeued = of_kind(findings, DiscrepancyKind.RUNS_AFTER_END)
-    again = {finding.job_id: finding.slurm_id for finding in requeued}
+def _alarm_of_requeued(ledger: Ledger, discrepancies: Sequence[Discrepancy]) -> None:
+    requeued = of_kind(discrepancies, DiscrepancyKind.RUNS_AFTER_END)
+    again = {discrepancy.job_id: discrepancy.slurm_id for discrepancy in requeued}
     if again:
         some = dict(list(again.items())[:SHOWN_JOBS])
         ledger.alarms.on(
@@ -254,10 +256,10 @@ def _alarm_of_requeued(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
 
 
 def _alarm_of_foreign_claims(
-    ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]
+    ledger: Ledger, snapshot: Snapshot, discrepancies: Sequence[Discrepancy]
 ) -> None:
-    claimed = of_kind(findings, DiscrepancyKind.FOREIGN_CLAIM)
-    others = [finding.job_id for finding in claimed]
+    claimed = of_kind(discrepancies, DiscrepancyKind.FOREIGN_CLAIM)
+    others = [discrepancy.job_id for discrepancy in claimed]
     if others:
         tags = Counter(snapshot.foreign_claim_tags[job_id] for job_id in others)
         ledger.alarms.on(
@@ -330,7 +332,7 @@ def _again_s(
     context: WorkerContext,
     report: ReconciliationReport,
     snapshot: Snapshot,
-    findings: Sequence[Discrepancy],
+    discrepancies: Sequence[Discrepancy],
 ) -> float:
     """How soon the next sweep is due."""
     again_s = _every_s(context)
@@ -339,8 +341,8 @@ def _again_s(
     elif report.unseen or report.left_to_cancel:
         again_s = min(again_s, RETRY_SOON_S)
     if snapshot.persisted_by_slurm:
-        again_s = min(again_s, RETRY_SOON_S)  # submissions may be held until then
-    if doubts(snapshot, findings):
+        again_s = min(again_s, RETRY_SOON_S)  # submissions may be paused until then
+    if doubts(snapshot, discrepancies):
         again_s = min(again_s, context.sweep.grace_s)
     return again_s
 
@@ -356,7 +358,7 @@ def _document(
     context: WorkerContext,
     report: ReconciliationReport,
     snapshot: Snapshot,
-    findings: Sequence[Discrepancy],
+    discrepancies: Sequence[Discrepancy],
 ) -> dict[str, Any]:
     return {
         "why": report.why,
@@ -364,22 +366,24 @@ def _document(
         "slurm_jobs": _number(snapshot.slurm),
         "on_chain": _number(snapshot.chain),
         "block": snapshot.block,
-        "found": dict(Counter(finding.kind for finding in findings)),
-        "findings": [_shown(finding) for finding in findings[:MAX_FINDINGS]],
+        "found": dict(Counter(discrepancy.kind for discrepancy in discrepancies)),
+        "discrepancies": [
+            _shown(discrepancy) for discrepancy in discrepancies[:MAX_DISCREPANCIES]
+        ],
         "cancelled": report.cancelled,
         "not_cancelled": report.not_cancelled,
         "stale": report.stale,
         "unseen": report.unseen,
         "seconds": report.seconds,
-        "again_s": _again_s(context, report, snapshot, findings),
+        "again_s": _again_s(context, report, snapshot, discrepancies),
     }
 
 
-def _shown(finding: Discrepancy) -> dict[str, Any]:
+def _shown(discrepancy: Discrepancy) -> dict[str, Any]:
     return {
-        "found": finding.kind,
-        "job_id": finding.job_id,
-        "slurm_id": finding.slurm_id,
-        "done": [stored_name(event) for event in finding.events],
-        "cancelled": finding.cancel,
+        "found": discrepancy.kind,
+        "job_id": discrepancy.job_id,
+        "slurm_id": discrepancy.slurm_id,
+        "done": [stored_name(event) for event in discrepancy.events],
+        "cancelled": discrepancy.cancel,
     }

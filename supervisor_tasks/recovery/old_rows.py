@@ -25,10 +25,10 @@ def _delete(context: WorkerContext, goes_on: Callable[[], bool]) -> bool:
     ledger = context.ledger
     rules = Retention(ledger.engine, ledger.cluster, context.retention_days)
     deleted = rules.delete(goes_on)
-    if deleted.held_for is not None:
+    if deleted.paused_for is not None:
         log.warning(
             "old_rows_kept",
-            reason=deleted.held_for,
+            reason=deleted.paused_for,
             advice="supervisor retention resume",
         )
     if deleted.rows:

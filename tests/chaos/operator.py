@@ -18,9 +18,10 @@ from tests.support.grid_assertions import rows
 from tests.support.slurm_records import purged
 
 LOOKS_EVERY_S = 1.0
-HELD = """
-    SELECT held.key AS job_id, held.value::int AS slurm_id
-    FROM (SELECT report FROM reconciliations ORDER BY id DESC LIMIT 1) AS last, jsonb_each_text(last.report->'held') AS held
+UNDECIDED = """
+    SELECT undecided.key AS job_id, undecided.value::int AS slurm_id
+    FROM (SELECT report FROM reconciliations ORDER BY id DESC LIMIT 1) AS last,
+        jsonb_each_text(last.report->'needs_operator') AS undecided
     WHERE EXISTS (SELECT 1 FROM alarms WHERE name = :alarm)"""
 
 
@@ -28,9 +29,9 @@ def confirm_lost(grid: Grid) -> list[str]:
     """Confirm as lost the jobs that the sweep holds and whose files slurmctld has
     removed, as its log shows.
     """
-    held = rows(grid, HELD, alarm=AlarmName.SWEEP_CONTRADICTION)
+    undecided = rows(grid, UNDECIDED, alarm=AlarmName.SWEEP_CONTRADICTION)
     forgotten = purged(grid.folder)
-    lost = [row.job_id for row in held if row.slurm_id in forgotten]
+    lost = [row.job_id for row in undecided if row.slurm_id in forgotten]
     if lost:
         argv = [
             sys.executable,
@@ -41,7 +42,7 @@ def confirm_lost(grid: Grid) -> list[str]:
             "--yes",
             *lost,
         ]
-        # A job that has moved on since the query is no longer held: the command then
+        # A job that has moved on since the query no longer needs a decision: the command then
         # fails, which does not matter.
         subprocess.run(
             argv,

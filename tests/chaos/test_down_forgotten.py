@@ -95,9 +95,11 @@ def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothin
     grid.fleet.start_worker()
     grid.fleet.start_beat()
     if hooks == "spool":  # the reporter does not come back as soon as the others do
-        held = "SELECT 1 FROM reconciliations WHERE report -> 'held' ?& :ids"
+        undecided = (
+            "SELECT 1 FROM reconciliations WHERE report -> 'needs_operator' ?& :ids"
+        )
         wait_until(
-            lambda: bool(rows(grid, held, ids=ended)),
+            lambda: bool(rows(grid, undecided, ids=ended)),
             "the sweeps to hold both",
             120.0,
             0.5,

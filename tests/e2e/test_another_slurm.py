@@ -206,12 +206,12 @@ def test_slurm__started_without_its_state__everything_waits_for_the_operator(
     drain_nodes(grid)
     wait_until(lambda: "slurm_state_lost" in alarms(grid), "the alarm", 90.0)
     later = grid.submit_script(customer, RUNS)  # not even claimed
-    held = (
+    undecided = (
         "SELECT 1 FROM reconciliations WHERE report -> 'found' = CAST(:found AS jsonb)"
     )
     all_of_them = f'{{"needs_operator": {WAITING}}}'
     wait_until(
-        lambda: bool(rows(grid, held, found=all_of_them)), "a second sight", 90.0
+        lambda: bool(rows(grid, undecided, found=all_of_them)), "a second sight", 90.0
     )
     assert {state(grid, job_id) for job_id in waiting} == {"QUEUED"}
     assert all_jobs(slurm) == []

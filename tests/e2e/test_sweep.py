@@ -193,9 +193,9 @@ def _sweep_until(
 
 def found(report: dict[str, Any], job_id: str) -> list[str]:
     return [
-        finding["found"]
-        for finding in report["findings"]
-        if finding["job_id"] == job_id
+        discrepancy["found"]
+        for discrepancy in report["discrepancies"]
+        if discrepancy["job_id"] == job_id
     ]
 
 
@@ -481,9 +481,11 @@ def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
         60.0,
         GRACE_S,
     )
-    findings = reports(grid, before)[-1]["findings"]
+    discrepancies = reports(grid, before)[-1]["discrepancies"]
     first, other = [
-        finding["cancelled"] for finding in findings if finding["job_id"] in job_ids
+        discrepancy["cancelled"]
+        for discrepancy in discrepancies
+        if discrepancy["job_id"] in job_ids
     ]
     refused.write_text(f"{first}\n")
     report = sweep(grid)
@@ -775,7 +777,7 @@ def alarms(grid: Grid) -> set[str]:
 
 
 @rest_in_chaos
-def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs(
+def test_sweep__slurm_lost_its_state__jobs_wait_until_slurm_knows_other_jobs(
     grid: Grid, customer: Account
 ) -> None:
     first, second = running_job(grid, customer), running_job(grid, customer)
@@ -806,13 +808,15 @@ def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs
         # sweep doubts, and later ones hold it.
         seen = list[list[str]]()
 
-        def held() -> bool:
+        def undecided() -> bool:
             seen.append(found(sweep_that_sees_all(grid), second))
             return seen[-1] == ["needs_operator"]
 
         for _ in range(2):
             try:
-                wait_until(held, f"{second} to be left to the operator", 60.0, GRACE_S)
+                wait_until(
+                    undecided, f"{second} to be left to the operator", 60.0, GRACE_S
+                )
             except TimeoutError as error:
                 raise AssertionError(
                     f"{error}; found {seen[-10:]}, journal {journal(grid, second)}"

@@ -30,7 +30,7 @@ from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.provider import RegistrationSummary, show_provider
 from supervisor_tasks.cli.status import (
     PERIODIC_RUNS,
-    Findings,
+    StatusProblems,
     WalletSummary,
     show_status,
 )
@@ -297,7 +297,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "id": 12,
                 "begun_at": ago(minutes=14),
                 "took_s": 1.25,
-                "why": "the clock",
+                "why": "beat",
                 "compared": "3 jobs of the ledger, 2 jobs of SLURM, 3 jobs of the contract, at block 120042",
                 "found": "1 missing, left to you",
                 "unseen": "",
@@ -684,7 +684,7 @@ def a_summary() -> StatusSummary:
 
 
 COMPLAINT = "an effect has been due for 76 s, expected at most 60 s: no worker takes it"
-FINDINGS = Findings(
+PROBLEMS = StatusProblems(
     [COMPLAINT],
     why_no_claims(a_summary(), chain_poll_s=1.0),
     WalletSummary(12_000, 8_381_200_000_000_000_000, 4),
@@ -730,8 +730,8 @@ def a_cluster(shown: Output) -> None:
 
 
 def a_sweep(shown: Output) -> None:
-    """What `supervisor sweep show` shows of a sweep with findings."""
-    findings = [
+    """What `supervisor sweep show` shows of a sweep with discrepancies."""
+    discrepancies = [
         {
             "found": "orphan_running",
             "job_id": FIRST,
@@ -755,13 +755,13 @@ def a_sweep(shown: Output) -> None:
         },
     ]
     report = {
-        "why": "the clock",
+        "why": "beat",
         "jobs": 16,
         "slurm_jobs": 15,
         "on_chain": None,
         "block": None,
         "found": {"orphan_running": 1, "end_not_recorded": 1, "needs_operator": 1},
-        "findings": findings,
+        "discrepancies": discrepancies,
         "cancelled": 1,
         "not_cancelled": {
             "104219": "scancel: error: Kill job error on job id 104219: Access denied"
@@ -772,7 +772,7 @@ def a_sweep(shown: Output) -> None:
         },
         "seconds": {"slurm": 0.42, "contract": 3.0},
         "again_s": 900.0,
-        "held": {THIRD: 104190},
+        "needs_operator": {THIRD: 104190},
     }
     show_sweep(
         shown,
@@ -898,7 +898,7 @@ def a_benchmark_run(shown: Output) -> None:
 
 def a_status(shown: Output) -> None:
     """What `supervisor status` shows of that cluster."""
-    show_status(shown, a_summary(), FINDINGS, NOW, wide=False)
+    show_status(shown, a_summary(), PROBLEMS, NOW, wide=False)
 
 
 def a_live_screen(shown: Output, *, brief: bool = False) -> None:
@@ -913,7 +913,7 @@ def a_live_screen(shown: Output, *, brief: bool = False) -> None:
     overview(
         shown,
         snapshot,
-        status_facts(snapshot, FINDINGS) | {"throughput": throughput(31)},
+        status_facts(snapshot, PROBLEMS) | {"throughput": throughput(31)},
         states,
         NOW,
         brief=brief,

@@ -21,7 +21,6 @@ from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.registrations import REGISTRATION
-from supervisor_tasks.ledger.retention import HELD
 from tests.support.command_list import COMMANDS
 from tests.support.commands import supervisor
 from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
@@ -101,7 +100,7 @@ def parked_message(ledger: Ledger) -> tuple[str, ...]:
 def held_job(ledger: Ledger) -> tuple[str, ...]:
     ledger.reconciliations.keep(
         ledger.reconciliations.begin(""),
-        {"held": {bring_to_queued(ledger, 1): 101}, "again_s": 900.0},
+        {"needs_operator": {bring_to_queued(ledger, 1): 101}, "again_s": 900.0},
         {},
     )
     return ()
@@ -164,8 +163,8 @@ def wallet_of_a_dead_fleet(ledger: Ledger) -> tuple[str, ...]:
     return ()
 
 
-def retention_held(ledger: Ledger) -> tuple[str, ...]:
-    ledger.facts.set(HELD, "audit")
+def retention_paused(ledger: Ledger) -> tuple[str, ...]:
+    ledger.switches.set(Switch.RETENTION_PAUSED, "audit")
     return ()
 
 
@@ -206,7 +205,7 @@ CHANGES = [
     Change("provider measure"),
     Change("reporter disable"),
     Change("retention pause"),
-    Change("retention resume", (), retention_held),
+    Change("retention resume", (), retention_paused),
     Change("submissions pause"),
     Change("submissions resume", (), paused(Switch.SUBMISSIONS_PAUSED)),
     Change("sweep run", ("--wait-s", "0"), status=1),

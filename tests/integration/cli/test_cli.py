@@ -90,7 +90,6 @@ from supervisor_tasks.ledger.periodic_run_names import (
 )
 from supervisor_tasks.ledger.reconciliations import Begun, Reconciliations
 from supervisor_tasks.ledger.registrations import Registrations
-from supervisor_tasks.ledger.retention import HELD
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.observability.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
@@ -266,11 +265,13 @@ def test_claims__paused_and_resumed__sets_the_switch(run: Run, ledger: Ledger) -
     assert not ledger.switches.is_set(Switch.CLAIMING_PAUSED)
 
 
-def test_retention__paused_and_resumed__sets_the_fact(run: Run, ledger: Ledger) -> None:
+def test_retention__paused_and_resumed__sets_the_switch(
+    run: Run, ledger: Ledger
+) -> None:
     assert "nothing to resume" in run("retention", "resume", "--yes", status=1).stderr
     run("retention", "pause", "--yes", status=2)  # without a reason
     run("retention", "pause", "--reason", "audit of 2025", "--yes")
-    assert ledger.facts.get(HELD) == "audit of 2025"
+    assert ledger.switches.reason(Switch.RETENTION_PAUSED) == "audit of 2025"
     settled(ledger, 1)
     with ledger.engine.begin() as connection:
         connection.execute(
@@ -280,7 +281,7 @@ def test_retention__paused_and_resumed__sets_the_fact(run: Run, ledger: Ledger) 
     assert "more than 7 days ago (now 1)" in said_then
     assert "more than 400 days ago (now 1), will be deleted" in said_then
     assert "audit of 2025" in said_then
-    assert ledger.facts.get(HELD) is None
+    assert ledger.switches.reason(Switch.RETENTION_PAUSED) is None
 
 
 def test_archive__what_has_ended__is_in_the_file_and_no_file_is_overwritten(
@@ -359,7 +360,7 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
     assert "from 0014 to" in entry["change"]
     assert (refused.exit_code, "of a newer release" in refused.stderr) == (1, True)
     assert (
-        "after 0015, 0019, 0020, 0021, 0022, 0030, 0031, 0032, processes of the release before do not work"
+        "after 0015, 0019, 0020, 0021, 0022, 0030, 0031, 0032, 0033, processes of the release before do not work"
         in first.stderr
     )
     assert "stop them" not in second.stderr
@@ -1366,7 +1367,7 @@ def test_sweep_run__a_sweep_had_begun_before__waits_for_the_next_one(
         reconciliations.keep(begun or reconciliations.begin(""), {}, {})
 
     with ThreadPoolExecutor(1) as pool:
-        early = reconciliations.begin("the clock")
+        early = reconciliations.begin("beat")
         kept = pool.submit(sweep, early)
         words = ("sweep", "run", "--yes", "-o", "json")
         unseen = run(*words, "--wait-s", "2", status=1)
@@ -1397,30 +1398,31 @@ def test_disable_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(
     assert missing_sources(ledger.periodic_runs.ages_s()) == {}
 
 
-def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(
+def test_confirm_lost__a_job_that_needs_a_decision__is_panicked_and_no_other(
     run: Run, ledger: Ledger
 ) -> None:
     assert (
-        "expected one that is held" in run("job", "mark-lost", "--yes", status=1).stderr
+        "expected one that needs your decision"
+        in run("job", "mark-lost", "--yes", status=1).stderr
     )
-    held, other = bring_to_queued(ledger, 1), bring_to_queued(ledger, 2)
+    lost, other = bring_to_queued(ledger, 1), bring_to_queued(ledger, 2)
     ledger.reconciliations.keep(
         ledger.reconciliations.begin(""),
-        {"held": {held: 101, other: 102}, "again_s": 900.0},
+        {"needs_operator": {lost: 101, other: 102}, "again_s": 900.0},
         {},
     )
-    run("job", "mark-lost", held, status=4)
+    run("job", "mark-lost", lost, status=4)
     assert job_of(ledger, 1).state is State.QUEUED
-    assert held in run("job", "mark-lost", held, "--yes").stdout
+    assert lost in run("job", "mark-lost", lost, "--yes").stdout
     assert (
         f"{operator()} gives the command job mark-lost"
-        in run("job", "show", held).stdout
+        in run("job", "show", lost).stdout
     )
     assert (job_of(ledger, 1).outcome.status, job_of(ledger, 2).state) == (
         ChainStatus.PANICKED,
         State.QUEUED,
     )
-    run("job", "mark-lost", held, "--yes", status=1)
+    run("job", "mark-lost", lost, "--yes", status=1)
 
 
 def test_rewind__to_a_block_that_is_kept__is_a_fact_and_to_any_other_refused(

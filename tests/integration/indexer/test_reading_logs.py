@@ -146,7 +146,7 @@ def site_of(
 
 
 def is_read(site: WorkerContext) -> bool:
-    """Whether a scan has read all there is; as often as the clock asks for one, it is
+    """Whether a scan has read all there is; as often as beat asks for one, it is
     tried again.
     """
     with suppress(RpcUnavailableError):

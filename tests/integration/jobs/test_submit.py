@@ -685,7 +685,7 @@ THREADS = 16  # of a worker
 
 @contextmanager
 def at_work(site: WorkerContext) -> Iterator[None]:
-    """A worker, which does what is due as messages and the clock tell."""
+    """A worker, which does what is due as messages and beat tell."""
     stop = threading.Event()
     batches = {kind: Batch(site, kind) for kind in BATCH_POLICIES}
     with ThreadPoolExecutor(THREADS) as threads, ThreadPoolExecutor(1) as clock:

@@ -11,7 +11,7 @@ from devgrid.ports import free_port
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.driver import PROCESS, DriverConnection
 from supervisor_tasks.ledger.due import Due
-from supervisor_tasks.ledger.periodic_run_names import CLOCK
+from supervisor_tasks.ledger.periodic_run_names import BEAT
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from tests.support.ledger import migrated
@@ -37,7 +37,7 @@ def test_due__over_the_driver_alone__asks_and_records_a_run_of_the_clock(
         lambda: {"queue chain": 3}
     )
     assert (found.sweep, found.busy, found.alarms) == (True, frozenset(), frozenset())
-    assert PeriodicRuns(engine, "here").ages_s().keys() == {CLOCK, "queue chain"}
+    assert PeriodicRuns(engine, "here").ages_s().keys() == {BEAT, "queue chain"}
 
 
 def test_execute__connection_was_ended__is_done_over_another(

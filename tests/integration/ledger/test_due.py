@@ -16,7 +16,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due, LedgerState
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
-from supervisor_tasks.ledger.periodic_run_names import CLOCK, QUEUE
+from supervisor_tasks.ledger.periodic_run_names import BEAT, QUEUE
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.undispatched import not_dispatched
@@ -64,7 +64,7 @@ def test_ask__empty_ledger__a_sweep_alone_and_a_run_of_the_clock(
 ) -> None:
     found = state_of(engine)
     assert found == LedgerState(sweep=True, hour=found.hour)
-    assert (PeriodicRuns(engine, "here").age_s(CLOCK) or 99.0) < deadline(10.0)
+    assert (PeriodicRuns(engine, "here").age_s(BEAT) or 99.0) < deadline(10.0)
 
 
 def test_ask__alarm_of_another_release__is_shown_by_its_name(
@@ -108,7 +108,7 @@ def test_ask__with_readings__are_stored_with_the_run_of_the_clock(
     event.listen(
         engine, "before_cursor_execute", lambda *args: statements.append(args[2])
     )
-    # the second is within the clock's interval, so it is not stored
+    # the second is within beat's interval, so it is not stored
     for length in (3, 4):
         due.ask(partial(dict, {f"{QUEUE}chain": length}))
     assert sum("INTO periodic_runs" in statement for statement in statements) == 1
@@ -117,7 +117,7 @@ def test_ask__with_readings__are_stored_with_the_run_of_the_clock(
         "chain": 3
     }
     assert summary.queues["chain"].age_s < deadline(10.0)
-    assert set(summary.periodic_run_ages_s) == {CLOCK}
+    assert set(summary.periodic_run_ages_s) == {BEAT}
 
 
 def test_ask__an_effect_whose_message_was_lost__is_undispatched_once_that_is_certain(

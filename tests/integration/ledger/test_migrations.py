@@ -33,6 +33,7 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SWEEP_REQUESTED
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
+from supervisor_tasks.ledger.periodic_run_names import BEAT
 from supervisor_tasks.ledger.reconciliations import Reconciliations
 from supervisor_tasks.ledger.registrations import (
     HARDWARE,
@@ -272,7 +273,10 @@ def test_alarms_and_facts__rows_of_the_version_before__have_the_new_names_and_ba
         AlarmName.SLURM_STATE_LOST,
         AlarmName.WALLET_EMPTY,
     }
-    assert {Switch(name) for name in names_of("switches")} == set(Switch)
+    assert {Switch(name) for name in names_of("switches")} == {
+        Switch.CLAIMING_PAUSED,
+        Switch.SUBMISSIONS_PAUSED,
+    }
     assert names_of("facts") == sorted(
         [
             f"condition.{AlarmName.NO_USABLE_NODES.value}",
@@ -498,6 +502,44 @@ def test_unknown_job_label__counters_of_the_version_before__have_it_and_back(
         [(*label, 3) for label in labels],
     ]
     tables.downgrade("0031")
+    assert [tables.rows(statement) for statement in statements] == before
+
+
+def test_reports_and_pauses__rows_of_the_version_before__have_the_new_names_and_back(
+    tables: Tables,
+) -> None:
+    tables.downgrade("0032")
+    then = "2026-01-02 03:04:05+00"
+    tables.insert(
+        "facts", cluster="here", name="retention.held", value="audit", since=then
+    )
+    tables.insert("periodic_runs", cluster="here", name="clock", succeeded_at=then)
+    found, old = [{"found": "missing"}], {"jobs": 1}
+    for report in (old | {"findings": found, "held": {JOB: 7}}, old):
+        tables.insert(
+            "reconciliations",
+            cluster="here",
+            begun_at="now",
+            report=report,
+            previous_doubts={},
+        )
+    statements = (
+        "SELECT name, value, since FROM facts",
+        "SELECT name, reason, set_at FROM switches",
+        "SELECT name FROM periodic_runs",
+        "SELECT report FROM reconciliations ORDER BY id",
+    )
+    before = [tables.rows(statement) for statement in statements]
+    ((_, _, since),) = before[0]
+    tables.upgrade("0033")
+    new = old | {"discrepancies": found, "needs_operator": {JOB: 7}}
+    assert [tables.rows(statement) for statement in statements] == [
+        [],
+        [(Switch.RETENTION_PAUSED.value, "audit", since)],
+        [(BEAT,)],
+        [(new,), (old,)],
+    ]
+    tables.downgrade("0032")
     assert [tables.rows(statement) for statement in statements] == before
 
 

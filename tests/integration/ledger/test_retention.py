@@ -18,13 +18,14 @@ from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger import retention
+from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.archive import ArchiveError, archive
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.ledger.periodic_run_names import OLD_ROWS_DELETED
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
-from supervisor_tasks.ledger.retention import HELD, RUNS_KEPT, Retention
+from supervisor_tasks.ledger.retention import RUNS_KEPT, Retention
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from supervisor_tasks.recovery.old_rows import delete_old_rows
 from tests.support.ledger import emptied, job_id, migrated
@@ -387,31 +388,31 @@ def test_task__all_is_deleted__records_the_run_that_ends_the_night(
         assert connection.scalar(text("SELECT count(*) FROM jobs")) == 1
 
 
-def test_task__operator_holds_deletions__deletes_nothing(
+def test_task__operator_paused_deletions__deletes_nothing(
     site: WorkerContext, engine: Engine
 ) -> None:
     many_jobs(engine, 5)
     execute(engine, OLD_SWEEPS)
     execute(engine, OLD_INCIDENTS)
-    site.ledger.facts.set(HELD, "audit of 2026")
+    site.ledger.switches.set(Switch.RETENTION_PAUSED, "audit of 2026")
     before = rows(engine)
     delete_old_rows(site, lambda: True)
     assert rows(engine) == before
 
 
-def test_delete__operator_holds_deletions_meanwhile__deletes_no_further_batch(
+def test_delete__operator_paused_deletions_meanwhile__deletes_no_further_batch(
     site: WorkerContext, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervisor_tasks.ledger.retention.BATCH_ROWS", 2)
     many_jobs(engine, 5)
 
-    def hold() -> bool:
-        site.ledger.facts.set(HELD, "audit of 2026")
+    def pause() -> bool:
+        site.ledger.switches.set(Switch.RETENTION_PAUSED, "audit of 2026")
         return True
 
-    deleted = Retention(engine, CLUSTER, 400).delete(hold)
+    deleted = Retention(engine, CLUSTER, 400).delete(pause)
     assert deleted.rows == {"scripts": 1}
-    assert deleted.held_for == "audit of 2026"
+    assert deleted.paused_for == "audit of 2026"
 
 
 # --- the archive ----------------------------------------------------------------------

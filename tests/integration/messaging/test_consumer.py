@@ -156,7 +156,7 @@ def pass_s(engine: Engine, seconds: float) -> None:
 def test_queues__a_queue_without_a_worker__its_length_is_in_the_ledger(
     fleet: Fleet, engine: Engine, redis_server: embedded_servers.EmbeddedServer
 ) -> None:
-    """Beat counts all queues with each run of the clock."""
+    """Beat counts all queues with each of its runs."""
 
     def told() -> dict[str, int]:
         queues = Overview(engine, "main").snapshot().queues

@@ -1,5 +1,5 @@
 """A sweep of one worker, without the rest of a fleet: real SLURM, chain and Postgres.
-What the fleet makes of the findings is in tests/e2e/test_sweep.py.
+What the fleet makes of the discrepancies is in tests/e2e/test_sweep.py.
 """
 
 import secrets
@@ -134,7 +134,7 @@ def swept_again(site: WorkerContext) -> dict[str, Any]:
 
 
 def found(report: dict[str, Any], job_id: JobId) -> list[str]:
-    return [one["found"] for one in report["findings"] if one["job_id"] == job_id]
+    return [one["found"] for one in report["discrepancies"] if one["job_id"] == job_id]
 
 
 def new_job(

@@ -50,7 +50,7 @@ from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm_lookup.cluster_guard import record_controller_start
 from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 
-REPORT = {"again_s": 900.0, "held": {}}
+REPORT = {"again_s": 900.0, "needs_operator": {}}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
     assert begun.why == "the operator; a worker wants one"
     reconciliations.keep(begun, REPORT, {})
     assert reconciliations.begin("the operator").why == "the operator"
-    assert reconciliations.begin("").why == "the clock"
+    assert reconciliations.begin("").why == "beat"
     for why in ("one", "100% of another", "one"):
         reconciliations.ask(why)
     assert reconciliations.begin("").why == "one; 100% of another"
@@ -163,10 +163,10 @@ def test_record_controller_start__killed_before_it_is_stored__leaves_a_sweep_due
     for _ in range(2):  # the second time it is no news
         record_controller_start(ledger, controller, 0.0, 1700000000.0)
         begun = reconciliations.begin("")
-        assert begun.why in ("slurmctld runs since 1700000000", "the clock")
+        assert begun.why in ("slurmctld runs since 1700000000", "beat")
         reconciliations.keep(begun, REPORT, {})
         assert not reconciliations.due()
-    assert begun.why == "the clock"
+    assert begun.why == "beat"
 
 
 def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
@@ -291,14 +291,14 @@ def test_stale__untouched_effects__are_counted(ledger: Ledger) -> None:
     }
 
 
-def test_confirm_lost__several_jobs__ends_only_held_ones_that_are_still_the_same(
+def test_confirm_lost__several_jobs__ends_undecided_ones_that_are_still_the_same(
     ledger: Ledger,
 ) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
-    held = {job_id(1): 101, job_id(2): 999}
+    lost = {job_id(1): 101, job_id(2): 999}
     ledger.reconciliations.keep(
-        ledger.reconciliations.begin("first"), REPORT | {"held": held}, {}
+        ledger.reconciliations.begin("first"), REPORT | {"needs_operator": lost}, {}
     )
     assert operator_actions.confirm_lost(ledger, [job_id(3)]) == []
     # the second one has another SLURM id by now
@@ -502,7 +502,10 @@ def swept(ledger: Ledger) -> list[tuple[DiscrepancyKind, JobId]]:
         jobs=jobs,
         slurm={job.slurm_id: row},
     )
-    return [(finding.kind, finding.job_id) for finding in find_discrepancies(view)]
+    return [
+        (discrepancy.kind, discrepancy.job_id)
+        for discrepancy in find_discrepancies(view)
+    ]
 
 
 def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_again(

@@ -32,7 +32,7 @@ INSIDE = {
     "doctor": {"findings": "doctor"},
     "provider": {"offers": "provider-show"},
     "status": {"jobs": "status", "left to do": "status"},
-    "sweep": {"findings": "sweep-show"},
+    "sweep": {"discrepancies": "sweep-show"},
     "top": {"jobs": "top"},
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from supervisor_tasks.cli.claim_stops import why_no_claims
-from supervisor_tasks.cli.status import Findings, WalletSummary, facts_of
+from supervisor_tasks.cli.status import StatusProblems, WalletSummary, facts_of
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.periodic_run_names import SCANNED, finished_key
 from supervisor_tasks.ledger.reconciliations import Reconciliation
@@ -31,7 +31,7 @@ def alarm(name: AlarmName) -> list[Alarm]:
 
 
 def shown(snapshot: StatusSummary, name: str) -> str:
-    return facts_of(snapshot, Findings([], why_no_claims(snapshot, 1.0), EMPTY))[
+    return facts_of(snapshot, StatusProblems([], why_no_claims(snapshot, 1.0), EMPTY))[
         name
     ].text
 

@@ -1,4 +1,4 @@
-"""Which tasks the clock sends: what has something to do, and what has not ended for a
+"""Which tasks beat sends: what has something to do, and what has not ended for a
 while; an idle hour stays quiet.
 """
 

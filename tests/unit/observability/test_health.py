@@ -10,7 +10,7 @@ from supervisor_tasks.observability.health import (
 
 def test_periodic_work__with_accounts__every_queue_has_some() -> None:
     names = {work.name for work in periodic_work(1.0, accounts=True)}
-    assert {QUEUE_OF_TASK[name] for name in names - {"clock"}} == set(
+    assert {QUEUE_OF_TASK[name] for name in names - {"beat"}} == set(
         QUEUE_OF_TASK.values()
     )
 
@@ -19,11 +19,11 @@ def test_problems__beat_is_away__names_beat() -> None:
     work = periodic_work(1.0, accounts=False)
     periodic_run_ages_s = {entry.run_name: 1.0 for entry in work} | {
         "callbacks": 1.0,
-        "clock": 31.0,
+        "beat": 31.0,
     }
     (line,) = problems(work, periodic_run_ages_s, 0.0)
-    assert line == "clock: last ended 31 s ago, expected one every 5 s: see beat"
+    assert line == "beat: last ended 31 s ago, expected one every 5 s: see beat"
     assert (
-        problems(work, periodic_run_ages_s | {"clock": MISSED_INTERVALS * 5.0}, 0.0)
+        problems(work, periodic_run_ages_s | {"beat": MISSED_INTERVALS * 5.0}, 0.0)
         == []
     )

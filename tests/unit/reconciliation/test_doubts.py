@@ -1,4 +1,4 @@
-"""Which findings are doubts, for how long they are remembered, and which jobs are held
+"""Which discrepancies are doubts, for how long they are remembered, and which jobs are undecided
 for the operator.
 """
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.reconciliation.doubts import doubts, held_now
+from supervisor_tasks.reconciliation.doubts import doubts, needs_operator
 from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
 from tests.support.snapshots import GRACE_S, gone, known, name, row, seeing
@@ -42,8 +42,8 @@ MISSING, DUPLICATE, REASSIGNED = (
 def test_doubts__finding_that_must_be_seen_again__has_the_age_of_the_first_time(
     kind: DiscrepancyKind, key: str, before: dict[str, float], age_s: float
 ) -> None:
-    finding = Discrepancy(kind, name(1), SlurmId(7))
-    assert doubts(seeing(previous_doubts=before), [finding]) == {key: age_s}
+    discrepancy = Discrepancy(kind, name(1), SlurmId(7))
+    assert doubts(seeing(previous_doubts=before), [discrepancy]) == {key: age_s}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_doubts__accounting_does_not_answer__keeps_only_the_doubt_that_there_was
 
 
 @pytest.mark.parametrize(
-    ("kind", "before", "held"),
+    ("kind", "before", "undecided"),
     [
         (DiscrepancyKind.NEEDS_OPERATOR, {}, {name(1): 8}),
         (DiscrepancyKind.CONTRADICTED, {}, {name(1): 8}),
@@ -106,29 +106,33 @@ def test_doubts__accounting_does_not_answer__keeps_only_the_doubt_that_there_was
         (DiscrepancyKind.ADOPTED, {name(1): SlurmId(7)}, {}),
     ],
 )
-def test_held_now__each_finding__holds_what_needs_the_operator_or_stays_in_doubt(
+def test_needs_operator__each_discrepancy__is_what_needs_him_or_stays_in_doubt(
     kind: DiscrepancyKind,
     before: dict[JobId, SlurmId | None],
-    held: dict[JobId, SlurmId | None],
+    undecided: dict[JobId, SlurmId | None],
 ) -> None:
-    finding = Discrepancy(kind, name(1), SlurmId(8))
-    assert held_now(seeing(), [finding], before) == held
+    discrepancy = Discrepancy(kind, name(1), SlurmId(8))
+    assert needs_operator(seeing(), [discrepancy], before) == undecided
 
 
 # --- from sweep to sweep --------------------------------------------------------------
 
 
-def test_held_now__job_cannot_be_looked_at__stays_held() -> None:
+def test_needs_operator__job_cannot_be_looked_at__stays() -> None:
     job, before = known(), {name(1): SlurmId(1), name(2): SlurmId(2)}
     # accounting does not answer
     away = replace(gone(job, age_s=GRACE_S, slurm={}), confirmed_lookups={})
-    assert held_now(away, find_discrepancies(away), before) == {name(1): SlurmId(1)}
+    assert needs_operator(away, find_discrepancies(away), before) == {
+        name(1): SlurmId(1)
+    }
     blind = replace(away, slurm=None)
-    assert held_now(blind, find_discrepancies(blind), before) == {name(1): SlurmId(1)}
+    assert needs_operator(blind, find_discrepancies(blind), before) == {
+        name(1): SlurmId(1)
+    }
     lost = gone(job, age_s=GRACE_S)
-    assert held_now(lost, find_discrepancies(lost), before) == {}
+    assert needs_operator(lost, find_discrepancies(lost), before) == {}
     back = seeing(job, rows=[row()], previous_doubts=away.previous_doubts)
-    assert held_now(back, find_discrepancies(back), before) == {}
+    assert needs_operator(back, find_discrepancies(back), before) == {}
 
 
 def test_doubts__finding_could_not_be_checked__stays_as_it_was() -> None:

@@ -30,7 +30,7 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.jobs.paid import Paid
 from supervisor_tasks.jobs.reorg_rules import LAST_LOG
 from supervisor_tasks.jobs.state_machine import advance
-from supervisor_tasks.reconciliation.doubts import doubts, held_now
+from supervisor_tasks.reconciliation.doubts import doubts, needs_operator
 from supervisor_tasks.reconciliation.models import earlier_limits
 from supervisor_tasks.reconciliation.rules import (
     Discrepancy,
@@ -69,12 +69,15 @@ from tests.support.snapshots import (
 
 
 def found(view: Snapshot) -> list[tuple[DiscrepancyKind, JobId]]:
-    return [(finding.kind, finding.job_id) for finding in find_discrepancies(view)]
+    return [
+        (discrepancy.kind, discrepancy.job_id)
+        for discrepancy in find_discrepancies(view)
+    ]
 
 
 def only(view: Snapshot) -> Discrepancy:
-    (finding,) = find_discrepancies(view)
-    return finding
+    (discrepancy,) = find_discrepancies(view)
+    return discrepancy
 
 
 def test_find_discrepancies__all_as_it_should_be__nothing_is_found() -> None:
@@ -95,8 +98,8 @@ def test_find_discrepancies__limit_from_before_a_top_up__restores_the_last_limit
         "PENDING" if state is State.QUEUED else state,
     )
     for limit_min in (60, 90):
-        finding = only(seeing(job, rows=[row(state=seen, limit_min=limit_min)]))
-        assert (finding.kind, finding.events) == (
+        discrepancy = only(seeing(job, rows=[row(state=seen, limit_min=limit_min)]))
+        assert (discrepancy.kind, discrepancy.events) == (
             DiscrepancyKind.LIMIT_LOST,
             (EffectMissing(EffectKind.TOP_UP),),
         )
@@ -230,12 +233,12 @@ def test_find_discrepancies__ledger_of_a_backup__adopts_what_ran_submits_nothing
         ([], {}, None),
     ):
         slurm = {listed.slurm_id: listed for listed in rows}
-        findings = find_discrepancies(
+        discrepancies = find_discrepancies(
             replace(view, slurm=slurm, historical_matches=remembered)
         )
         adopted = ExistingSlurmJobAdopted(slurm_id)  # type: ignore[arg-type]
         assert (ChainStatusObserved(ChainStatus.RUNNING), adopted) in [
-            finding.events for finding in findings
+            discrepancy.events for discrepancy in discrepancies
         ]
     # by the scan
     read_again = replace(
@@ -276,7 +279,7 @@ def test_find_discrepancies__submitting_and_slurm_has_it__is_adopted_if_parked(
     job = known(state=State.SUBMITTING, slurm_id=None, parked=parked)
     found = find_discrepancies(seeing(job, rows=[row(7, seen, number=1)]))
     adopted = [(ExistingSlurmJobAdopted(SlurmId(7)),)] * is_parked
-    assert [finding.events for finding in found] == adopted
+    assert [discrepancy.events for discrepancy in found] == adopted
 
 
 def test_find_discrepancies__ready_while_slurm_runs_it__is_adopted() -> None:
@@ -399,13 +402,15 @@ def test_find_discrepancies__reporter_is_away__lost_after_it_had_time_to_deliver
             DiscrepancyKind.NEEDS_OPERATOR,
             (),
         )
-        assert held_now(away, find_discrepancies(away), {}) == {name(1): SlurmId(1)}
+        assert needs_operator(away, find_discrepancies(away), {}) == {
+            name(1): SlurmId(1)
+        }
         # the spool is being delivered
         back = replace(away, continuous_uptime_s=GRACE_S - 1)
         assert only(back).kind is DiscrepancyKind.MISSING
-        assert held_now(back, find_discrepancies(back), {name(1): SlurmId(1)}) == {
-            name(1): SlurmId(1)
-        }
+        assert needs_operator(
+            back, find_discrepancies(back), {name(1): SlurmId(1)}
+        ) == {name(1): SlurmId(1)}
         assert only(replace(away, continuous_uptime_s=GRACE_S)).kind in (
             DiscrepancyKind.LOST,
             DiscrepancyKind.FORGOTTEN,
@@ -471,16 +476,16 @@ def test_find_discrepancies__many_renamed_and_recognised__the_lost_one_is_not_he
     assert found(view) == [(DiscrepancyKind.LOST, name(8))]
 
 
-def test_find_discrepancies__many_lost_or_an_empty_list__held_for_the_operator() -> (
-    None
-):
+def test_find_discrepancies__many_lost_or_an_empty_list__need_the_operator() -> None:
     many = [known(number) for number in range(1, MIN_LOST_JOBS + 2)]
     assert {
-        finding.kind for finding in find_discrepancies(gone(*many, age_s=GRACE_S))
+        discrepancy.kind
+        for discrepancy in find_discrepancies(gone(*many, age_s=GRACE_S))
     } == {DiscrepancyKind.NEEDS_OPERATOR}
     few = many[:MIN_LOST_JOBS]
     assert {
-        finding.kind for finding in find_discrepancies(gone(*few, age_s=GRACE_S))
+        discrepancy.kind
+        for discrepancy in find_discrepancies(gone(*few, age_s=GRACE_S))
     } == {DiscrepancyKind.LOST}
     empty = gone(known(), age_s=GRACE_S, slurm={})
     assert (only(empty).kind, only(empty).events) == (
@@ -535,7 +540,7 @@ def test_find_discrepancies__slurm_forgot_many_saved_ones__submits_nothing_again
     lost = forgetful(8, saved=MIN_LOST_JOBS + 1)
     assert lost.slurm_lost_state
     assert {kind for kind, _ in found(lost)} == {DiscrepancyKind.NEEDS_OPERATOR}
-    assert not any(finding.events for finding in find_discrepancies(lost))
+    assert not any(discrepancy.events for discrepancy in find_discrepancies(lost))
     assert replace(lost, previous_doubts={}).slurm_lost_state  # at the first sight
     # they were all submitted in the last seconds of a slurmctld that was killed
     killed = forgetful(8, saved=0)
@@ -611,7 +616,8 @@ def test_find_discrepancies__unknown_to_the_ledger__cancelled_if_ours_and_final(
         {name(5): replace(final, customer=Address(STRANGER))},
     ):
         assert [
-            finding.cancel for finding in find_discrepancies(replace(view, chain=chain))
+            discrepancy.cancel
+            for discrepancy in find_discrepancies(replace(view, chain=chain))
         ] == [None]
     assert find_discrepancies(replace(view, chain={})) == []
     for other in (
@@ -651,8 +657,10 @@ def test_find_discrepancies__a_second_slurm_job__is_cancelled_and_the_ledgers_is
     assert second.cancel == SlurmId(2)
     strangers = row(2, number=1, user=STRANGER)
     assert [
-        finding.cancel
-        for finding in find_discrepancies(seeing(known(1), rows=[row(1), strangers]))
+        discrepancy.cancel
+        for discrepancy in find_discrepancies(
+            seeing(known(1), rows=[row(1), strangers])
+        )
     ] == [None]
 
 
@@ -703,8 +711,10 @@ def test_find_discrepancies__claimed_and_never_seen__taken_in_with_slurms_job() 
         assert only(view).events == events
         assert find_discrepancies(replace(view, slurm=None)) == []
         assert DiscrepancyKind.NEVER_SEEN not in {
-            finding.kind
-            for finding in find_discrepancies(replace(view, historical_matches=None))
+            discrepancy.kind
+            for discrepancy in find_discrepancies(
+                replace(view, historical_matches=None)
+            )
         }
     for final in (on_chain_job(ChainStatus.FINISHED), on_chain_job(provider=OTHERS)):
         assert (
@@ -738,9 +748,9 @@ def test_find_discrepancies__another_ledgers_claim__told_while_active_left_alone
         (DiscrepancyKind.UNIDENTIFIED, name(1)),
     ]
     assert not [
-        finding
-        for finding in find_discrepancies(view)
-        if finding.events or finding.cancel
+        discrepancy
+        for discrepancy in find_discrepancies(view)
+        if discrepancy.events or discrepancy.cancel
     ]
     for final in (on_chain_job(ChainStatus.FINISHED), on_chain_job(provider=OTHERS)):
         assert DiscrepancyKind.FOREIGN_CLAIM not in dict(
@@ -759,8 +769,10 @@ def test_find_discrepancies__never_seen_and_renamed__has_the_id_of_its_history()
         historical_matches={name(1): SlurmId(7)},
     )
     assert [
-        finding.slurm_id
-        for finding in of_kind(find_discrepancies(renamed), DiscrepancyKind.NEVER_SEEN)
+        discrepancy.slurm_id
+        for discrepancy in of_kind(
+            find_discrepancies(renamed), DiscrepancyKind.NEVER_SEEN
+        )
     ] == [7]
 
 
@@ -851,20 +863,20 @@ def test_find_discrepancies__any_snapshot__cancels_only_our_tag_and_no_live_job(
     view: Snapshot,
 ) -> None:
     assert view.slurm is not None
-    for finding in find_discrepancies(view):
-        if finding.cancel is not None:
-            listed = view.slurm[finding.cancel]
+    for discrepancy in find_discrepancies(view):
+        if discrepancy.cancel is not None:
+            listed = view.slurm[discrepancy.cancel]
             assert (listed.comment, listed.user, listed.name) == (
                 OUR_COMMENT,
                 CUSTOMER,
-                finding.job_id,
+                discrepancy.job_id,
             )
             by_id = [
                 job
                 for job in view.jobs.values()
-                if job.slurm_id == finding.cancel and not job.is_final
+                if job.slurm_id == discrepancy.cancel and not job.is_final
             ]
-            assert all(job.job_id != finding.job_id for job in by_id)
+            assert all(job.job_id != discrepancy.job_id for job in by_id)
 
 
 @given(VIEWS)
@@ -911,9 +923,11 @@ def test_find_discrepancies__any_view__ends_no_more_than_may_be_lost_by_chance(
 def test_find_discrepancies__submitted_again__only_what_waited_and_left_no_trace(
     view: Snapshot,
 ) -> None:
-    for finding in find_discrepancies(view):
-        if any(isinstance(event, SubmissionLostBySlurm) for event in finding.events):
-            job = view.jobs[finding.job_id]
+    for discrepancy in find_discrepancies(view):
+        if any(
+            isinstance(event, SubmissionLostBySlurm) for event in discrepancy.events
+        ):
+            job = view.jobs[discrepancy.job_id]
             assert (job.state, job.chain_status, job.has_unread_callback) == (
                 State.QUEUED,
                 ChainStatus.SCHEDULED,
@@ -973,9 +987,9 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
     seen = JobRecord(SlurmId(1), "RUNNING", 60, 0, submit_s=submit_s, size=size)
     about: dict[str, Any] = {"paid": PAID, "slurm_submit_s": 1000} | job
     view = seeing(known(**about), rows=[row(record=seen, submit_s=submit_s)])
-    findings = find_discrepancies(view)
-    assert [finding.kind for finding in findings] == found
+    discrepancies = find_discrepancies(view)
+    assert [discrepancy.kind for discrepancy in discrepancies] == found
     assert all(
-        finding.events == (EffectMissing(EffectKind.POLL_SLURM),)
-        for finding in findings
+        discrepancy.events == (EffectMissing(EffectKind.POLL_SLURM),)
+        for discrepancy in discrepancies
     )
