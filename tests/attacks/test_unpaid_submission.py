@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
@@ -25,11 +24,13 @@ from tests.support.end_states import (
     wait_for_state,
 )
 from tests.support.grid_assertions import (
+    alarm,
+    fails_for_long,
     journal,
-    ledger,
     parked,
     rows,
     slurm_of,
+    state_of,
     wait_for_end,
 )
 
@@ -535,12 +536,6 @@ def test_submission__wrong_key_at_slurmctld__waits_and_the_operator_is_called(
     wait_until(lambda: alarm(grid) == "", "the alarm to go off", 60.0, 0.2)
 
 
-def state_of(grid: Grid, job_id: str) -> str:
-    return str(
-        rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state
-    )
-
-
 def refused(grid: Grid, job_id: str) -> bool:
     effects = rows(
         grid,
@@ -548,15 +543,3 @@ def refused(grid: Grid, job_id: str) -> bool:
         id=job_id,
     )
     return any("SLURM_SUBMIT_KEY" in (effect.last_error or "") for effect in effects)
-
-
-def fails_for_long(grid: Grid, job_id: str) -> None:
-    """Make the failure five minutes old, so that the alarm is raised."""
-    change = "UPDATE effects SET failing_since = failing_since - interval '6 min' WHERE job_id = :id"
-    with ledger(grid) as engine, engine.begin() as connection:
-        connection.execute(text(change), {"id": job_id})
-
-
-def alarm(grid: Grid) -> str:
-    found = rows(grid, "SELECT details FROM alarms WHERE name = 'effect_overdue'")
-    return str(found[0].details) if found else ""

@@ -4,7 +4,6 @@ submitted once a worker has the key.
 """
 
 import pytest
-from sqlalchemy import text
 
 from devgrid.chain.model import Account
 from devgrid.fleet import Fleet
@@ -13,11 +12,13 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import PATIENCE_S
 from tests.support.grid_assertions import (
+    alarm,
+    fails_for_long,
     journal,
-    ledger,
     parked,
     rows,
     slurm_ids,
+    state_of,
     wait_for_end,
 )
 from tests.support.marks import in_chaos
@@ -45,24 +46,6 @@ def refused(grid: Grid, job_id: str) -> str:
         id=job_id,
     )
     return str(effects[0].last_error or "") if effects else ""
-
-
-def state_of(grid: Grid, job_id: str) -> str:
-    return str(
-        rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state
-    )
-
-
-def fails_for_long(grid: Grid, job_id: str) -> None:
-    """Make the failure five minutes old, so that the alarm is raised."""
-    change = "UPDATE effects SET failing_since = failing_since - interval '6 min' WHERE job_id = :id"
-    with ledger(grid) as engine, engine.begin() as connection:
-        connection.execute(text(change), {"id": job_id})
-
-
-def alarm(grid: Grid) -> str:
-    found = rows(grid, "SELECT details FROM alarms WHERE name = 'effect_overdue'")
-    return str(found[0].details) if found else ""
 
 
 @pytest.mark.parametrize(

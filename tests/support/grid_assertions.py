@@ -215,3 +215,23 @@ def _waits_for(pid: int) -> str:
 def _lines_with(pattern: re.Pattern[str], file: Path) -> list[str]:
     lines = file.read_text(errors="replace").splitlines()
     return [line for line in lines if pattern.search(line)]
+
+
+def state_of(grid: Grid, job_id: str) -> str:
+    """The state of a job in the ledger."""
+    return str(
+        rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state
+    )
+
+
+def fails_for_long(grid: Grid, job_id: str) -> None:
+    """Make the failure five minutes old, so that the alarm is raised."""
+    change = "UPDATE effects SET failing_since = failing_since - interval '6 min' WHERE job_id = :id"
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(text(change), {"id": job_id})
+
+
+def alarm(grid: Grid) -> str:
+    """The details of the alarm about effects that fail for long, or nothing."""
+    found = rows(grid, "SELECT details FROM alarms WHERE name = 'effect_overdue'")
+    return str(found[0].details) if found else ""

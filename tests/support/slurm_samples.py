@@ -74,3 +74,10 @@ def rest_answer(name: str, slurm: str, api: str) -> RestAnswer:
     """
     stored = json.loads((DATA / "rest" / f"{name}-slurm-{slurm}.json").read_text())
     return RestAnswer(stored["status"], read(api, stored["body"]))
+
+
+def printed(*records: tuple[str, ...]) -> str:
+    """What sacct or squeue prints of these records."""
+    return "".join(
+        "".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records
+    )

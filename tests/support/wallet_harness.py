@@ -257,3 +257,10 @@ def held(chain: Chain) -> Iterator[None]:
     finally:
         chain.rpc.call("evm_setAutomine", True)
         chain.mine()
+
+
+def sent(fleet: ChainHarness, *writes: Write) -> None:
+    """Send these, and follow until none is open."""
+    fleet.writer.send(writes)
+    while fleet.follow():
+        pass

@@ -39,6 +39,7 @@ from tests.support.wallet_harness import (
     databases,
     empty,
     scheduled_jobs,
+    sent,
 )
 
 # how the jobs end: the status, SLURM's seconds, the minutes that the customer pays
@@ -112,12 +113,6 @@ def learn_prices(fleet: ChainHarness) -> None:
     Registrations(fleet.site.ledger.facts).learn_prices(
         registered.prices, datetime.now(UTC)
     )
-
-
-def sent(fleet: ChainHarness, *writes: Write) -> None:
-    fleet.writer.send(writes)
-    while fleet.follow():
-        pass
 
 
 def transfers(chain: Chain, provider: Account) -> dict[str, int]:

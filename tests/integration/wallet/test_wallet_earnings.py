@@ -25,6 +25,7 @@ from tests.support.wallet_harness import (
     empty,
     registered,
     scheduled_jobs,
+    sent,
 )
 
 MINUTES = 2
@@ -60,12 +61,6 @@ def credits_of(chain: Chain, provider: Account) -> int:
 
 def coins_of(chain: Chain, provider: Account) -> int:
     return int(chain.rpc.call("eth_getBalance", provider.address, "latest"), 16)
-
-
-def sent(fleet: ChainHarness, *writes: Write) -> None:
-    fleet.writer.send(writes)
-    while fleet.follow():
-        pass
 
 
 def reported(job_id: JobId, report: StatusUpdate) -> Write:

@@ -7,11 +7,7 @@ import pytest
 
 from supervisor_tasks.cli.output import CLEAR, WIDE_COLUMNS, Output, console_of
 from supervisor_tasks.cli.views import Cell
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.support.terminals import Terminal
 
 
 class OperatorEndsError(Exception):

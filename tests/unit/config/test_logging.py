@@ -20,14 +20,10 @@ import structlog.testing
 
 from devgrid.machine import deadline
 from supervisor_tasks.config import logging as logs
+from tests.support.terminals import Terminal
 
 SECRET = "correct-horse-battery"
 COLOUR = re.compile("\x1b\\[[0-9;]*m")  # of the terminal's own rendering
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture(autouse=True)

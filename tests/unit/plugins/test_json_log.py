@@ -9,11 +9,7 @@ from datetime import datetime
 import pytest
 
 from plugins.json_log import EventLog, configure
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.support.terminals import Terminal
 
 
 @pytest.fixture(autouse=True)

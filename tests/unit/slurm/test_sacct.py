@@ -21,16 +21,10 @@ from supervisor_tasks.slurm.sacct import (
     submissions_by_user,
     submitted_as,
 )
-from tests.support.slurm_samples import DELIMITER, OTHER, OURS, sample
+from tests.support.slurm_samples import DELIMITER, OTHER, OURS, printed, sample
 
 UNKNOWN = "sacct: error: Invalid user id: 0xa\n"
 RECORD = ("7", "COMPLETED", "60", "0:0", "0xc", "1700000000", "1700000060")
-
-
-def printed(*records: tuple[str, ...]) -> str:
-    return "".join(
-        "".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records
-    )
 
 
 def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_with() -> (

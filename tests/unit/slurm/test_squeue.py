@@ -17,7 +17,7 @@ from supervisor_tasks.slurm.squeue import (
     squeue_by_id,
     squeue_format,
 )
-from tests.support.slurm_samples import DELIMITER, squeue_sample
+from tests.support.slurm_samples import DELIMITER, printed, squeue_sample
 
 RECORD = (
     "7",
@@ -45,12 +45,6 @@ RECORD = (
     *("N/A", "N/A", "N/A"),
     *("0", "*", "100M"),
 )
-
-
-def printed(*records: tuple[str, ...]) -> str:
-    return "".join(
-        "".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records
-    )
 
 
 def recorded() -> str:

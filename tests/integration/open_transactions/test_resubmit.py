@@ -2,40 +2,42 @@
 ledger.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, text
+from structlog.testing import capture_logs
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
-from supervisor_tasks.chain.abi_codec import function
 from supervisor_tasks.chain.contract import CLAIM, report_call
 from supervisor_tasks.chain.rpc.client import Rpc
-from supervisor_tasks.execution import claim_backoff
+from supervisor_tasks.execution.effect_failures import watch_effects
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.jobs.report import report
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
+from supervisor_tasks.ledger.operator_actions import request_of_transaction
 from supervisor_tasks.open_transactions.resubmit import MAX_CERTAIN_TRANSACTIONS
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import TransactionFields
 from supervisor_tasks.wallet.transaction_writer import WalletEmptyError, Write
 from tests.support.rpc_proxies import refusing_node
+from tests.support.running_claims import due, execute, provider_of, started, waited
 from tests.support.wallet_harness import (
-    CUSTOMERS,
-    DEFINITION,
     GAS,
     GWEI,
     ChainHarness,
     claims,
     databases,
     empty,
+    gas_limit,
     held,
     scheduled_jobs,
     settled,
@@ -75,6 +77,11 @@ def engines(both: list[Engine]) -> list[Engine]:
     for engine in both:
         empty(engine)
     return both
+
+
+@pytest.fixture
+def database(engines: list[Engine]) -> Engine:
+    return engines[0]
 
 
 @pytest.fixture
@@ -344,7 +351,7 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
             assert fleet.follow()
         assert fleet.follow()
         assert fleet.signatures() == 2
-        _waited(fleet, GIVEN_UP_AFTER_S)
+        waited(fleet, GIVEN_UP_AFTER_S)
         settled(fleet)
     assert fleet.states() == ["REVERTED", "MINED"]
     assert "no node took it" in fleet.rows("error")[0][0]
@@ -361,7 +368,7 @@ def test_node__takes_no_transaction_for_a_while__all_are_mined_as_they_were_sign
         fleet.writer.send(claims(3))
         chain.mine(5)
         assert fleet.follow()
-        _waited(fleet, 2 * GIVEN_UP_AFTER_S)
+        waited(fleet, 2 * GIVEN_UP_AFTER_S)
         fleet.age_transactions()  # in which no process asked
         assert fleet.follow()
         trouble.clear()
@@ -758,145 +765,234 @@ def test_follow__600_open_transactions__takes_few_requests(
     assert set(fleet.states()) == {"REVERTED"}
 
 
-def _outbid(chain: Chain, customer: Account, job_id: JobId) -> None:
-    """The customer cancels the job, for a price that has it mined before all else."""
-    data = function("MetaScheduler", "cancelJob").encode(bytes.fromhex(job_id[2:]))
-    price = {
-        "maxFeePerGas": hex(900 * 10**9),
-        "maxPriorityFeePerGas": hex(400 * 10**9),
-        "gas": hex(500_000),
-    }
-    chain.rpc.call("anvil_impersonateAccount", customer.address)
-    chain.rpc.call(
-        "eth_sendTransaction",
-        {
-            "from": customer.address,
-            "to": chain.addresses.metascheduler,
-            "data": data,
-            **price,
-        },
+HOSTILE = "no\0 \ud800 at all"
+
+
+def test_reverted__job_is_not_on_the_contract__delays_no_other(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    lost = JobId("0x" + "ab" * 32)
+    end = Write(
+        "end",
+        "report",
+        report_call(lost, StatusUpdate(ChainStatus.FINISHED)),
+        lost,
+        gas=GAS,
+    )
+    fleet.writer.send([end, *claims(1)])
+    settled(fleet)
+    assert fleet.states() == ["REVERTED", "MINED"]
+
+
+@pytest.mark.parametrize(
+    "gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"]
+)
+def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_key_freed(
+    chain: Chain, fleet: ChainHarness, gas: int
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with gas_limit(chain, 8_000_000):
+        fleet.writer.send([replace(claims(1)[0], idempotency_key="never", gas=gas)])
+        fleet.writer.send(claims(1))
+        assert fleet.states() == ["SIGNED", "SENT"]
+        settled(fleet)
+    assert fleet.states() == ["REVERTED", "MINED"]
+    assert "no node took it" in fleet.rows("error")[0][0]
+    assert fleet.writer.missing(["never"]) == {"never"}
+    assert fleet.alarms() == set()
+
+
+def test_transaction__given_up_and_mined_all_the_same__counts(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with held(chain):
+        fleet.writer.send(claims(1))
+        ((raw, first_hash),) = fleet.rows("raw, hash")
+        state = fleet.account.fetch_account_state()
+        fleet.sent_transactions.cancel_with_replacement(
+            fleet.sent_transactions.all(), state.market, state.head
+        )
+        chain.rpc.call("anvil_dropTransaction", fleet.sent_transactions.all()[0].hash)
+        chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(raw).hex())
+    settled(fleet)
+    assert fleet.rows("state, hash") == [("MINED", first_hash)]
+
+
+def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 2)
+    with held(chain):
+        fleet.writer.send(claims(2))
+        most = max(int(fee) for (fee,) in fleet.rows("max_fee_wei"))
+        chain.rpc.call("anvil_setBalance", fleet.account.address, hex(GAS * most - 1))
+        chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(3 * most))
+        chain.mine()
+        wait_until(
+            lambda: fleet.follow() and fleet.alarms() == {AlarmName.WALLET_EMPTY},
+            "the alarm",
+            60.0,
+            0.1,
+        )
+        assert fleet.signatures() == 2
+        chain.rpc.call("anvil_setBalance", fleet.account.address, hex(10**20))
+        wait_until(
+            lambda: fleet.follow() and fleet.signatures() == 4,
+            "what was paid for to be signed again",
+            60.0,
+            0.1,
+        )
+    settled(fleet)
+    assert fleet.states() == ["MINED", "MINED"]
+    claim(fleet.site)
+    assert fleet.alarms() == set()
+    chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+    chain.mine()
+
+
+def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    started(fleet, provider_of(fleet))
+    with held(chain):
+        report(fleet.site)
+        claim(fleet.site)
+        due(fleet)
+        report(fleet.site)
+        assert fleet.alarms() == set()
+        execute(fleet, "UPDATE facts SET since = now() - interval '6 minutes'")
+        execute(
+            fleet,
+            "UPDATE effects SET due_at = now(), failing_since = failing_since - interval '6 minutes'",
+        )
+        claim(fleet.site)
+        assert fleet.follow()  # which finds nothing to be done
+        assert fleet.alarms() == {AlarmName.TRANSACTION_STUCK}
+        report(fleet.site)
+        watch_effects(fleet.site.ledger)
+        assert fleet.alarms() == {AlarmName.TRANSACTION_STUCK, AlarmName.EFFECT_OVERDUE}
+    settled(fleet)
+    watch_effects(fleet.site.ledger)
+    assert fleet.alarms() == set()
+
+
+def test_is_confirmed_unmined__signed_very_often__asks_for_all_signatures(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    fleet.writer.send(claims(1))
+    execute(
+        fleet,
+        """INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)
+        SELECT '0x' || lpad(to_hex(n), 64, '0'), id, raw, 1, 1, 0 FROM transactions, generate_series(1, 150) AS n""",
+    )
+    (sent,) = fleet.sent_transactions.all()
+    assert len(sent.hashes) == 151
+    assert sent.hashes[0] == sent.hash
+    assert not fleet.sent_transactions.is_confirmed_unmined(
+        sent, fleet.account.fetch_account_state()
     )
 
 
-def _claim_that_reverts(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
-    """A job is there when its claim is estimated, and gone when it is mined."""
-    (job_id,) = scheduled_jobs(chain, provider, 1)
-    with held(chain):
-        claim(fleet.site)
-        _outbid(chain, CUSTOMERS[job_id], job_id)
-    settled(fleet)
-
-
-def _waited(fleet: ChainHarness, seconds: float) -> None:
-    """As when that much time has passed since the last claim."""
-    with fleet.engine.begin() as connection:
-        connection.execute(
-            text("UPDATE facts SET since = since - :s * interval '1 second'"),
-            {"s": seconds},
-        )
-
-
-def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
-    chain: Chain, provider: Account, fleet: ChainHarness
+def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(
+    chain: Chain, fleet: ChainHarness
 ) -> None:
-    for _ in range(claim_backoff.MAX_REVERTED_CLAIMS):
-        assert fleet.alarms() == set()
-        _claim_that_reverts(chain, provider, fleet)
-    assert fleet.states() == ["REVERTED"] * 3
+    with held(chain):
+        fleet.writer.send(claims(1))
+        fleet.account.transactions.broadcast([(fleet.rows("hash")[0][0], HOSTILE)])
+        assert fleet.rows("error") == [("no\\x00 \\ud800 at all",)]
+    fleet.site.ledger.alarms.on(
+        AlarmName.CHAIN_NOT_ANSWERING, error=HOSTILE, nodes={HOSTILE: [HOSTILE, 7]}
+    )
     (alarm,) = fleet.site.ledger.alarms.all()
-    assert alarm.name == AlarmName.CLAIMS_REVERTING
-    assert (
-        alarm.details["purpose"],
-        alarm.details["in_a_row"],
-        alarm.details["next_in_s"],
-    ) == ("claim", 3, 4.0)
-    assert "NoJob" in alarm.details["error"]
+    assert alarm.details["error"] == "no\\x00 \\ud800 at all"
+    settled(fleet)
 
-    job_ids = scheduled_jobs(chain, provider, 5)
-    _waited(fleet, -60.0)  # however slow this machine is
-    claim(fleet.site)
-    assert len(fleet.rows()) == 3
-    _waited(fleet, 65.0)
+
+def open_one(fleet: ChainHarness) -> int:
+    """A claim that waits to be mined; its id."""
+    fleet.writer.send(claims(1))
+    ((row_id,),) = fleet.rows("id")
+    assert isinstance(row_id, int)
+    return row_id
+
+
+def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
-        claim(fleet.site)
-        claim(fleet.site)
-        assert len(fleet.rows()) == 4
+        row_id = open_one(fleet)
+        ((before_wei,),) = fleet.rows("max_fee_wei")
+        fleet.follow()
+        assert fleet.signatures() == 1
+        request_of_transaction(fleet.site.ledger, row_id, "bump")
+        fleet.follow()
+        fleet.follow()
+        ((after_wei,),) = fleet.rows("max_fee_wei")
+        assert (fleet.signatures(), after_wei > before_wei) == (2, True)
+        assert fleet.site.ledger.facts.get(TRANSACTION_REQUESTS) is None
     settled(fleet)
-    assert fleet.alarms() == set()
-    claim(fleet.site)
+    assert fleet.states() == ["MINED"]
+
+
+def test_request__of_another_release__is_logged_and_holds_up_no_other(
+    chain: Chain, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider_of(fleet), 2)
+    with held(chain):
+        fleet.writer.send(claims(2))
+        (first,), (second,) = fleet.rows("id")
+        request_of_transaction(fleet.site.ledger, first, "of_another_release")
+        request_of_transaction(fleet.site.ledger, second, "bump")
+        signatures = fleet.signatures()
+        with capture_logs() as logs:
+            fleet.follow()
+        assert fleet.signatures() == signatures + 1
+        (line,) = [
+            each for each in logs if each["event"] == "transaction_request_unknown"
+        ]
+        assert (line["transaction"], line["request"]) == (
+            str(first),
+            "of_another_release",
+        )
+        assert fleet.site.ledger.facts.get(TRANSACTION_REQUESTS) is None
     settled(fleet)
-    assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
 
 
-def test_claims__ever_longer_jobs_among_others__few_run_out_of_gas(
-    chain: Chain, provider: Account, fleet: ChainHarness
+def test_bump__at_the_bound__is_told_and_not_signed(
+    chain: Chain, database: Engine
 ) -> None:
-    """A claim's gas is estimated with the first job that waits. A longer one behind it
-    cannot be claimed with that gas, and all claims behind that one meet it, too.
-    """
-    jobs = set[str]()
-    for length in (1, 3_000, 1, 9_000, 1, 1, 1, 27_000, 1, 1, 1, 1):
-        definition = replace(DEFINITION, batch_location_hash="h" * length)
-        jobs.update(scheduled_jobs(chain, provider, 1, definition))
-    for _ in range(4 * len(jobs)):
-        with held(chain):
-            claim(fleet.site)
-        settled(fleet)
-    assert set(fleet.site.ledger.jobs(sorted(jobs))) == jobs
-    counted = Counter(fleet.states())
-    assert counted["MINED"] == len(jobs)
-    # those behind the second job, and no more than succeed from then on
-    assert counted["REVERTED"] <= len(jobs) - 1 + 4
-
-
-def test_claims__that_revert_now_and_then__are_no_alarm(
-    chain: Chain, provider: Account, fleet: ChainHarness
-) -> None:
-    for _ in range(2):
-        for _ in range(claim_backoff.MAX_REVERTED_CLAIMS - 1):
-            _claim_that_reverts(chain, provider, fleet)
-        scheduled_jobs(chain, provider, 1)
-        claim(fleet.site)
-        settled(fleet)
-    assert fleet.alarms() == set()
-
-
-def test_claims_paused__nothing_new_is_claimed__cancellations_are(
-    chain: Chain, provider: Account, fleet: ChainHarness
-) -> None:
-    (job_id,) = scheduled_jobs(chain, provider, 1)
-    claim(fleet.site)
+    empty(database)
+    account = chain.new_account()
+    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
+    fleet = ChainHarness.of(chain, account, database, cap_wei=2 * 10**9)
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with held(chain):
+        row_id = open_one(fleet)
+        for _ in range(20):  # each adds an eighth, from one gwei at least
+            request_of_transaction(fleet.site.ledger, row_id, "bump")
+            fleet.follow()
+        ((fee_wei,),) = fleet.rows("max_fee_wei")
+        assert fee_wei == 2 * 10**9
+        assert AlarmName.TRANSACTION_STUCK in fleet.alarms()
     settled(fleet)
-    fleet.site.ledger.switches.set(Switch.CLAIMING_PAUSED, "maintenance")
-    scheduled_jobs(chain, provider, 1)
-    chain.customers.cancel_job(CUSTOMERS[job_id], job_id)
-    claim(fleet.site)
-    settled(fleet)
-    assert [purpose for (purpose,) in fleet.rows("purpose")] == [
-        "claim",
-        "claim-cancelling",
-    ]
-    fleet.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
-    claim(fleet.site)
-    assert [purpose for (purpose,) in fleet.rows("purpose")] == [
-        "claim",
-        "claim-cancelling",
-        "claim",
-    ]
 
 
-def test_contract_retired__alarm_and_no_claim__until_it_is_open(
-    chain: Chain, provider: Account, fleet: ChainHarness
+def test_cancel__requested__an_empty_transaction_is_mined_and_the_key_freed(
+    chain: Chain, fleet: ChainHarness
 ) -> None:
-    scheduled_jobs(chain, provider, 1)
-    admin = chain.account("admin")
-    chain.send(admin, "MetaScheduler", "setEnableRequestNewJob", False)
-    try:
-        claim(fleet.site)
-        assert AlarmName.CONTRACT_RETIRED in fleet.alarms()
-        assert fleet.rows() == []
-    finally:
-        chain.send(admin, "MetaScheduler", "setEnableRequestNewJob", True)
-    claim(fleet.site)
-    assert AlarmName.CONTRACT_RETIRED not in fleet.alarms()
-    assert len(fleet.rows()) == 1
+    scheduled_jobs(chain, provider_of(fleet), 1)
+    with held(chain):
+        row_id = open_one(fleet)
+        request_of_transaction(fleet.site.ledger, row_id, "cancel")
+        fleet.follow()
+        assert fleet.signatures() == 2
+    settled(fleet)
+    assert fleet.states() == ["REVERTED"]
+    assert fleet.writer.missing(["claim:0"]) == {"claim:0"}
+    fleet.writer.send(claims(1))
+    settled(fleet)
+    assert fleet.states() == ["REVERTED", "MINED"]
