@@ -354,9 +354,11 @@ def nonce_lost(evidence: Evidence) -> Evidence:
 
 
 def other_bytes(evidence: Evidence) -> Evidence:
+    def changed(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"raw": b"other bytes"} if "raw" in row else row
+
     ledger = {
-        table: [row | {"raw": b"other bytes"} if "raw" in row else row for row in rows]
-        for table, rows in evidence.ledger.items()
+        table: list(map(changed, rows)) for table, rows in evidence.ledger.items()
     }
     return replace(evidence, ledger=ledger)
 

@@ -491,14 +491,10 @@ def _ledger(database_url: str) -> dict[str, list[Row]]:
     try:
         with engine.connect() as connection:
             tables = list(connection.scalars(text(names)))
-            return {
-                table: [
-                    dict(row)
-                    for row in connection.execute(
-                        text(f'SELECT * FROM "{table}"')  # noqa: S608
-                    ).mappings()
-                ]
-                for table in tables
-            }
+            found = dict[str, list[Row]]()
+            for table in tables:
+                query = text(f'SELECT * FROM "{table}"')  # noqa: S608
+                found[table] = list(map(dict, connection.execute(query).mappings()))
+            return found
     finally:
         engine.dispose()

@@ -203,12 +203,8 @@ def ended(grid: Grid, job_ids: Sequence[str]) -> bool:
     """Whether each job is final on the contract or was given back."""
     query = "SELECT job_id FROM jobs WHERE job_id = ANY(:ids) AND state = 'REFUSED'"
     given_back = {row.job_id for row in rows(grid, query, ids=list(job_ids))}
-    return all(
-        job.status.is_final
-        for job in grid.chain.jobs(
-            [job_id for job_id in job_ids if job_id not in given_back]
-        )
-    )
+    kept = [job_id for job_id in job_ids if job_id not in given_back]
+    return all(job.status.is_final for job in grid.chain.jobs(kept))
 
 
 OPEN_OF = "SELECT 1 FROM effects WHERE job_id = ANY(:ids) AND done_at IS NULL AND parked_at IS NULL"

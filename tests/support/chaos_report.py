@@ -65,11 +65,10 @@ class CrashSeries:
         found. Each line is recorded once: the audit reports a violation again after
         every later run on the same grid.
         """
-        for line in [
-            line
-            for line in lines
-            if not any(line in violation for violation in self.violations)
-        ]:
+        recorded = list(self.violations)
+        for line in lines:
+            if any(line in violation for violation in recorded):
+                continue
             show(f"     WRONG {runs}: {line}")
             self.violations.append(f"{runs}: {line}")
 

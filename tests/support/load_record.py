@@ -88,6 +88,7 @@ def tables(figures: Sequence[Figure]) -> str:
 
 
 def shown(figure: Figure) -> str:
+    """The figure with its unit, in three digits or whole."""
     number = f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.3g}"
     return f"{number} {figure.unit}".rstrip()
 
@@ -99,4 +100,5 @@ def bound(figure: Figure) -> str:
 
 
 def by_name(figures: Iterable[Figure]) -> dict[str, Figure]:
+    """The figures by their names."""
     return {figure.name: figure for figure in figures}

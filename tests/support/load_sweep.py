@@ -195,6 +195,7 @@ def measure(
 
 
 def one_sweep(worker: Worker, calls: Path) -> Measured:
+    """Sweep once, and measure what it took and asked."""
     before = called(calls)
     with counted_requests() as requests:
         sweep(worker.context, "a measurement")

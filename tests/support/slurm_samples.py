@@ -78,6 +78,5 @@ def rest_answer(name: str, slurm: str, api: str) -> RestAnswer:
 
 def printed(*records: tuple[str, ...]) -> str:
     """What sacct or squeue prints of these records."""
-    return "".join(
-        "".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records
-    )
+    between = f"|{DELIMITER}"
+    return "".join(between.join([*record, "\n"]) for record in records)

@@ -174,15 +174,13 @@ def nodes(
             relation == "Inner" and plan["Node Type"] == "Nested Loop"
         )
         limited = rows if plan["Node Type"] == "Limit" else float("inf")
-        yield from nodes(
-            below,
-            limited,
-            within
-            if relation == "Inner" and again
-            else loops * rows
-            if again
-            else loops,
-        )
+        if relation == "Inner" and again:
+            below_loops = within
+        elif again:
+            below_loops = loops * rows
+        else:
+            below_loops = loops
+        yield from nodes(below, limited, below_loops)
         if relation == "Outer":
             within = loops * max(below["Plan Rows"], 1)
 

@@ -111,7 +111,9 @@ def offering(*versions: str) -> Iterator[tuple[list[str], str]]:
             paths.append(self.path)
             known = self.path.split("/")[2] in versions
             is_ping = self.path.endswith("ping")
-            body = (PING if is_ping else NO_JOB) if known else b"not here"
+            body = b"not here"
+            if known:
+                body = PING if is_ping else NO_JOB
             self.send_response(200 if known and is_ping else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -101,13 +101,11 @@ def test_read_flags__every_setting__has_one(name: str) -> None:
 def flags_of_the_go_program() -> list[tuple[str, str]]:
     """Each flag in the table of migrate-from-go.md, with its variable."""
     rows = re.findall(r"^\| (`-.*?) \| (.*?) \|$", MIGRATE.read_text(), re.MULTILINE)
-    return [
-        (flag, variable)
-        for flags, (variable, *_) in (
-            (row[0], re.findall(r"`(\w+)`", row[1])) for row in rows
-        )
-        for flag in re.findall(r"`(-[-.\w]+)`", flags)
-    ]
+    found = []
+    for flags, variables_of_row in rows:
+        variable = re.findall(r"`(\w+)`", variables_of_row)[0]
+        found += [(flag, variable) for flag in re.findall(r"`(-[-.\w]+)`", flags)]
+    return found
 
 
 @pytest.mark.parametrize(("flag", "variable"), flags_of_the_go_program())
