@@ -102,9 +102,16 @@ CHAIN_LAG = Gauge(
 )
 
 OK, ERROR = RESULTS = ("ok", "error")  # of what is timed
-VERDICTS = ("stored", "ignored", "malformed", "unknown_job", "too_many", "not_stored")
+CALLBACK_ANSWERS = (
+    "stored",
+    "ignored",
+    "malformed",
+    "unknown_job",
+    "too_many",
+    "not_stored",
+)
 FIRST_SERIES: Mapping[str, list[tuple[Counter | Histogram, str]]] = {
-    "callbacks": [(CALLBACKS, verdict) for verdict in VERDICTS],
+    "callbacks": [(CALLBACKS, answer) for answer in CALLBACK_ANSWERS],
     "worker": [(SSH_LOGINS, result) for result in RESULTS],
 }
 """The series of each kind of process that must be there before their first event."""

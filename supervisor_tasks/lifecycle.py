@@ -115,7 +115,7 @@ class Worker:
             ledger.effects.bring_forward([EffectKind.ACCOUNT])
         if self.context.benchmark_services is not None:
             ledger.benchmarks.resume()
-        ledger.incidents.look_again()
+        ledger.incidents.make_all_due()
 
     def on_ready(self) -> None:
         """Dispatch the tasks that a start requests. If a message is lost, the task only

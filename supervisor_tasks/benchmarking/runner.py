@@ -47,7 +47,7 @@ from supervisor_tasks.execution.effect_failures import (
 from supervisor_tasks.execution.exclusive_run import record_run
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.benchmarks import Verdict
+from supervisor_tasks.ledger.benchmarks import BenchmarkResult
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
@@ -376,35 +376,37 @@ def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
         if run.cancel_reason is None:
             raise
         notes = [f"its output was not read: {error}"]
-        verdict = Verdict(
+        result = BenchmarkResult(
             stage=BenchmarkState.CANCELLED, reason=run.cancel_reason, notes=notes
         )
-        _decide(context, one, verdict)
+        _decide(context, one, result)
         return 0.0
     failure, end = why_failed(one, output), end_reported(one.job_name, output)
     if end is not None:
         _, body = end
     if cut_short(one, failure, run.cancel_reason):
-        verdict = Verdict(
+        result = BenchmarkResult(
             stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body
         )
     elif failure is None:
         return OUTPUT_AGAIN_S
     elif failure or body is None:
-        verdict = Verdict(stage=BenchmarkState.FAILED, reason=failure, output=body)
+        result = BenchmarkResult(
+            stage=BenchmarkState.FAILED, reason=failure, output=body
+        )
     else:
-        verdict = _parsed(context, run, one, body)
-    _decide(context, one, verdict)
+        result = _parsed(context, run, one, body)
+    _decide(context, one, result)
     return 0.0
 
 
 def _parsed(
     context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes
-) -> Verdict:
-    """The verdict that follows from a benchmark's output."""
+) -> BenchmarkResult:
+    """The result that follows from a benchmark's output."""
     definition = context.benchmarking.suite.get(one.benchmark)
     if definition is None:
-        return Verdict(
+        return BenchmarkResult(
             stage=BenchmarkState.FAILED,
             reason="this version of the supervisor knows no such benchmark",
             output=body,
@@ -412,10 +414,12 @@ def _parsed(
     try:
         reading = definition.parse(body, run.token)
     except UnreadableOutputError as error:
-        return Verdict(stage=BenchmarkState.FAILED, reason=str(error), output=body)
+        return BenchmarkResult(
+            stage=BenchmarkState.FAILED, reason=str(error), output=body
+        )
     except Exception as error:
         log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
-        return Verdict(
+        return BenchmarkResult(
             stage=BenchmarkState.FAILED,
             reason=f"its output could not be read: {error!r}",
             output=body,
@@ -423,7 +427,7 @@ def _parsed(
     labels = {
         label: measured.number for label, measured in reading.numbers.items()
     } | dict(reading.texts)
-    verdict = Verdict(
+    result = BenchmarkResult(
         stage=BenchmarkState.MEASURED,
         labels=labels,
         left_out=reading.left_out,
@@ -433,21 +437,21 @@ def _parsed(
     )
     if reading.empty and reading.left_out:
         return replace(
-            verdict,
+            result,
             stage=BenchmarkState.LEFT_OUT,
             reason="; ".join(sorted(set(reading.left_out.values()))),
         )
     problem = unsound(labels)
     if problem:
-        return replace(verdict, stage=BenchmarkState.FAILED, labels={}, reason=problem)
-    return verdict
+        return replace(result, stage=BenchmarkState.FAILED, labels={}, reason=problem)
+    return result
 
 
 def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     _decide(
         context,
         one,
-        Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""),
+        BenchmarkResult(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""),
     )
     return 0.0
 
@@ -549,11 +553,9 @@ def _change(
         )
 
 
-def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
-    if context.ledger.benchmarks.store_verdict(one, verdict):
-        _log_result(
-            one, verdict.stage, labels=dict(verdict.labels), reason=verdict.reason
-        )
+def _decide(context: WorkerContext, one: Measurement, result: BenchmarkResult) -> None:
+    if context.ledger.benchmarks.store_result(one, result):
+        _log_result(one, result.stage, labels=dict(result.labels), reason=result.reason)
 
 
 def _log_result(one: Measurement, stage: BenchmarkState, **about: object) -> None:

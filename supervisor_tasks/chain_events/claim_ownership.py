@@ -28,7 +28,7 @@ def drop_foreign_claims(
     """
     ours, others = classify_claims(ledger, contract, happened)
     if others:
-        ledger.foreign_claims.keep(others)
+        ledger.foreign_claims.store(others)
         about = {
             "address": contract.provider,
             "claims": len(others),

@@ -18,6 +18,7 @@ from supervisor_tasks.cli.job import bill_of
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import LEAST_ID, Bar, Column, View
 from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.config.settings import CREDIT
 from supervisor_tasks.jobs.model import Job
 from supervisor_tasks.ledger.earnings import (
     Earned,
@@ -231,7 +232,7 @@ def _days(days: Collection[str]) -> list[str]:
 
 
 def _bar(name: str, wei: int) -> Bar:
-    return Bar(name[: max(LEAST_ID, 10)], wei / 10**18, rounded_credits(wei))
+    return Bar(name[: max(LEAST_ID, 10)], wei / CREDIT, rounded_credits(wei))
 
 
 NAMES_OF_BARS: Mapping[Per, Callable[[Mapping[str, int]], list[str]]] = {

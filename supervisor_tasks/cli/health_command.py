@@ -23,7 +23,10 @@ from supervisor_tasks.config.running_postgres import (
 )
 from supervisor_tasks.connections.postgres_url import for_libpq
 from supervisor_tasks.ledger.driver import unavailable
-from supervisor_tasks.ledger.vital_signs import VitalSigns, vital_signs
+from supervisor_tasks.ledger.fleet_heartbeats import (
+    FleetHeartbeats,
+    read_fleet_heartbeats,
+)
 from supervisor_tasks.observability.health import periodic_work, problems
 
 # As in settings.py; a test compares them.
@@ -64,14 +67,14 @@ def health(as_json: bool) -> int:
     cluster = _given("CLUSTER_NAME") or CLUSTER_NAME
     url = _database_url()
     print(target(cluster, url), file=sys.stderr)
-    signs = _signs(url, cluster)
-    if signs.clusters and cluster not in signs.clusters:
-        known = ", ".join(signs.clusters)
+    heartbeats = _heartbeats(url, cluster)
+    if heartbeats.clusters and cluster not in heartbeats.clusters:
+        known = ", ".join(heartbeats.clusters)
         raise HealthError(
             f"CLUSTER_NAME: found {cluster!r}; expected a cluster that this ledger knows ({known})"
         )
     periodic = periodic_work(_chain_poll_s(), accounts=bool(_given("LDAP_URL")))
-    lines = problems(periodic, signs.periodic_run_ages_s, signs.oldest_due_s)
+    lines = problems(periodic, heartbeats.periodic_run_ages_s, heartbeats.oldest_due_s)
     if as_json:
         print(
             json.dumps(
@@ -83,9 +86,9 @@ def health(as_json: bool) -> int:
     return 1 if lines else 0
 
 
-def _signs(url: str, cluster: str) -> VitalSigns:
+def _heartbeats(url: str, cluster: str) -> FleetHeartbeats:
     try:
-        return vital_signs(url, cluster)
+        return read_fleet_heartbeats(url, cluster)
     except (UndefinedTable, UndefinedColumn) as error:
         reason = f"found other tables than expected ({_first_line(error)}): `supervisor db upgrade` first"
         raise HealthError(reason) from error

@@ -378,10 +378,12 @@ def _require_dead(cli: CliContext, tag: bytes, yes_it_is_dead: bool) -> None:
     provider = cli.ledger.facts.get(PROVIDER)
     rpc = Endpoints(cli.settings.rpc_urls, cli.settings.chain_id)
     ledger = cli.ledger
-    signs = liveness_evidence(ledger.engine, ledger.cluster, rpc, provider or "", tag)
-    for sign in signs:
-        typer.echo(f"{tag.hex()}: {sign}", err=True)
-    if signs and not yes_it_is_dead:
+    evidence = liveness_evidence(
+        ledger.engine, ledger.cluster, rpc, provider or "", tag
+    )
+    for fact in evidence:
+        typer.echo(f"{tag.hex()}: {fact}", err=True)
+    if evidence and not yes_it_is_dead:
         raise CommandError(
             "expected no activity of the other ledger's fleet: stop it for good and look again, or --yes-it-is-dead"
         )

@@ -93,7 +93,7 @@ from supervisor_tasks.config.validators import (
 from supervisor_tasks.errors import PermanentError, SupervisorError
 from supervisor_tasks.provider.offer import USUAL_PRICES, Prices, normalised_labels
 
-CREDIT = 10**18
+CREDIT = 10**18  # of the contract's smallest unit
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
 # settings that NAME_FILE can put into a file
 IN_FILES = (
@@ -526,7 +526,7 @@ class Settings(BaseSettings):
     """The hours of the day in which messages about critical alarms only are sent, with
     a time zone (UTC without one).
     """
-    notify_settle_s: float = Field(300.0, ge=0, le=86_400)
+    notify_stable_s: float = Field(300.0, ge=0, le=86_400)
     """How long an alarm must be off before a message about its end. Raised again within
     this time, it is the same alarm.
     """

@@ -25,10 +25,10 @@ from supervisor_tasks.ledger.examination_queries import (
     last_callback_age_s,
     server_version,
 )
+from supervisor_tasks.ledger.fleet_heartbeats import read_fleet_heartbeats
 from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER
 from supervisor_tasks.ledger.migrations import newest_revision, revision
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
-from supervisor_tasks.ledger.vital_signs import vital_signs
 from supervisor_tasks.observability.checks import BrokerAnswers
 from supervisor_tasks.observability.health import periodic_work, problems
 
@@ -70,12 +70,12 @@ def fleet(shared: Examined) -> Iterable[Finding]:
     """Whether the fleet's periodic work ends in time."""
     settings = shared.settings
     shared.engine.needed()
-    signs = vital_signs(shared.url.get(), settings.cluster_name)
+    heartbeats = read_fleet_heartbeats(shared.url.get(), settings.cluster_name)
     periodic = periodic_work(
         settings.chain_poll_s, accounts=settings.ldap_url is not None
     )
     return fleet_verdicts(
-        problems(periodic, signs.periodic_run_ages_s, signs.oldest_due_s)
+        problems(periodic, heartbeats.periodic_run_ages_s, heartbeats.oldest_due_s)
     )
 
 

@@ -40,7 +40,7 @@ def given_back_on_failure(
 ) -> Iterator[None]:
     """Make the effects of a batch due again soon if the batch fails. A TransientError
     is logged as a warning. An unexpected error is raised; an effect that fails so each
-    time is taken alone, and then parked.
+    time is leased isolated, and then parked.
     """
     again_s = retry_delay_s(most_attempts(effects))
     try:
@@ -60,8 +60,8 @@ def given_back_on_failure(
 def give_back_unexpected(
     ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object
 ) -> None:
-    """Make effects due again soon after an unexpected error. One that was taken alone
-    is parked at its third error.
+    """Make effects due again soon after an unexpected error. One that was leased
+    isolated is parked at its third error.
     """
     if len(effects) == 1 and effects[0].unexpected_failures + 1 >= PARKED_AFTER:
         park(ledger, effects[0], error_text(error), error=type(error).__name__, **seen)

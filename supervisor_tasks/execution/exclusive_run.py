@@ -1,4 +1,4 @@
-"""Work that takes all due effects in one batch, and that only one worker does at a
+"""Work that leases all due effects in one batch, and that only one worker does at a
 time.
 """
 
@@ -23,7 +23,7 @@ ContextTask = Callable[[WorkerContext], None]
 
 
 def exclusive(name: str) -> Callable[[DueWork], ContextTask]:
-    """Decorate a function that takes all that is due and returns whether there is more:
+    """Decorate a function that does all that is due and returns whether there is more:
     `run_exclusive` repeats it.
     """
     return lambda work: _repeated(run_exclusive, name, work)
@@ -64,7 +64,7 @@ def run_exclusive(
 
 def run_side_by_side(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
     """Do `work` until it returns False, in one thread of this process. Other workers
-    may do it at the same time, so `work` takes what it works on by leases.
+    may do it at the same time, so `work` leases what it works on.
     """
     _run_in_one_thread(ledger, name, lambda: _run(ledger, name, work))
 

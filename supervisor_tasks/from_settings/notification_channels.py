@@ -31,7 +31,7 @@ def notifier_of(settings: Settings) -> Notifier:
     """
     return Notifier(
         channels={**_webhooks(settings), **_mails(settings), **_command(settings)},
-        policy=Policy(settings.notify_quiet_hours, settings.notify_settle_s),
+        policy=Policy(settings.notify_quiet_hours, settings.notify_stable_s),
         hide=hiding(settings.secret_values()),
         runbook_url=settings.runbook_url,
     )

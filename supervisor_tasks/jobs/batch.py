@@ -166,7 +166,7 @@ class Batch:
         if not effects:
             return
         groups = self._grouped(self._with_jobs(effects))
-        may_be_more = effects[0].is_alone or len(groups) >= max_new
+        may_be_more = effects[0].is_isolated or len(groups) >= max_new
         if may_be_more or self._is_full(max(map(len, groups))):
             self._asked = True  # more effects may be due
         for members in groups:

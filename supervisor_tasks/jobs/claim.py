@@ -121,7 +121,7 @@ def _record_registration(context: WorkerContext, permission: ClaimPermission) ->
     approved, removed or banned us.
     """
     facts = Registrations(context.ledger.facts)
-    is_news = facts.learn_permission(
+    is_news = facts.store_permission(
         permission.valid, permission.waiting, permission.banned
     )
     if is_news and context.offer_config is not None:

@@ -106,7 +106,7 @@ def _searchable(
     for job, effect in members:
         if job.poll_count > 0:
             try:
-                require_settled(group.context, job)
+                require_submission_window_over(group.context, job)
             except TransientError as error:
                 group.record(EffectOutcome(effect, error=error))
                 continue
@@ -175,7 +175,7 @@ def require_worth_trying(cut_off: CutOff) -> None:
         )
 
 
-def require_settled(context: WorkerContext, job: Job) -> None:
+def require_submission_window_over(context: WorkerContext, job: Job) -> None:
     """Raises TransientError while a submission that has begun may still arrive. A retry
     helps after seconds.
     """

@@ -243,7 +243,7 @@ def _change(outcome: EffectOutcome, event: Event) -> JobChange:
 
 
 def _failure_reason(event: Event) -> str | None:
-    """Why the effect was carried out in vain, or None. A submission can be cut off,
+    """Why the effect was carried out without a result, or None. A submission can be cut off,
     searched for and made again without an end. So it counts as a failure, and an alarm
     is raised when it lasts.
     """

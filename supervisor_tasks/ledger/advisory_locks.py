@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine, func, select
 
 from supervisor_tasks.ledger.database import DATABASE_ERRORS, read_connection
-from supervisor_tasks.ledger.lock_names import SINGLE_FLIGHT, LockName
+from supervisor_tasks.ledger.lock_names import EXCLUSIVE, LockName
 
 
 @contextmanager
@@ -19,9 +19,7 @@ def try_advisory_lock(engine: Engine, name: LockName) -> Iterator[bool]:
     """
     key = zlib.crc32(name.encode()) - 2**31
     with read_connection(engine) as connection:
-        got = bool(
-            connection.scalar(select(func.pg_try_advisory_lock(SINGLE_FLIGHT, key)))
-        )
+        got = bool(connection.scalar(select(func.pg_try_advisory_lock(EXCLUSIVE, key))))
         try:
             yield got
         finally:
@@ -34,7 +32,7 @@ def advisory_lock(engine: Engine, name: LockName) -> Iterator[None]:
     """Take the lock of that name, as try_advisory_lock, but wait until it is free."""
     key = zlib.crc32(name.encode()) - 2**31
     with read_connection(engine) as connection:
-        connection.execute(select(func.pg_advisory_lock(SINGLE_FLIGHT, key)))
+        connection.execute(select(func.pg_advisory_lock(EXCLUSIVE, key)))
         try:
             yield
         finally:
@@ -43,6 +41,6 @@ def advisory_lock(engine: Engine, name: LockName) -> Iterator[None]:
 
 def _unlock(connection: Connection, key: int) -> None:
     try:
-        connection.execute(select(func.pg_advisory_unlock(SINGLE_FLIGHT, key)))
+        connection.execute(select(func.pg_advisory_unlock(EXCLUSIVE, key)))
     except DATABASE_ERRORS:
         connection.invalidate()  # the lock ended with the connection

@@ -126,7 +126,7 @@ class HistorySample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class BenchmarkResult:
     """What became of a benchmark."""
 
     stage: BenchmarkState
@@ -400,19 +400,19 @@ class BenchmarkStore:
                 reason=sanitize_and_truncate(change.reason) or None,
             )
 
-    def store_verdict(self, one: Measurement, verdict: Verdict) -> bool:
-        """Store the verdict on a benchmark. False when another worker was faster."""
+    def store_result(self, one: Measurement, result: BenchmarkResult) -> bool:
+        """Store the result of a benchmark. False when another worker was faster."""
         with self._engine.begin() as connection:
             return self._set(
                 connection,
                 one,
-                stage=verdict.stage.value,
-                labels=sanitize_json(dict(verdict.labels)),
-                left_out=sanitize_json(dict(verdict.left_out)),
-                notes=sanitize_json(list(verdict.notes)),
-                tool=sanitize_and_truncate(verdict.tool),
-                reason=sanitize_and_truncate(verdict.reason) or None,
-                output=verdict.output,
+                stage=result.stage.value,
+                labels=sanitize_json(dict(result.labels)),
+                left_out=sanitize_json(dict(result.left_out)),
+                notes=sanitize_json(list(result.notes)),
+                tool=sanitize_and_truncate(result.tool),
+                reason=sanitize_and_truncate(result.reason) or None,
+                output=result.output,
                 ended_at=func.coalesce(RESULTS.c.ended_at, func.clock_timestamp()),
             )
 
@@ -510,7 +510,7 @@ class BenchmarkStore:
             return connection.scalar(query) or ""
 
     def failing(self, run: BenchmarkRun) -> dict[str, str]:
-        """The benchmarks of a run whose last verdict is a failure, each with the
+        """The benchmarks of a run whose last result is a failure, each with the
         reason.
         """
         with self._engine.connect() as connection:

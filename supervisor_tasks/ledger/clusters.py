@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Engine, text
 
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.fleet_heartbeats import KNOWN_CLUSTERS
 from supervisor_tasks.ledger.tables import IS_OPEN
-from supervisor_tasks.ledger.vital_signs import KNOWN_CLUSTERS
 
 _SUMMARY = text(
     f"""

@@ -78,7 +78,7 @@ RESULT_OF: dict[type[Event], str] = {
     SubmitNotExecuted: "not_run",
     SubmitOutcomeUnknown: "unclear",
 }
-VERDICTS = ("matched", "early", "unknown_job")
+CALLBACK_MATCHES = ("matched", "early", "unknown_job")
 TRANSACTION_RESULTS = ("mined", "reverted", "given_up", "foreign")
 
 Key = tuple[Total, str]

@@ -12,7 +12,7 @@ from supervisor_tasks.jobs.effect_timing import DISPATCH_AGAIN_S
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
-from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT
+from supervisor_tasks.ledger.lock_names import EXCLUSIVE, WORKER_SESSIONS
 from supervisor_tasks.ledger.periodic_run_names import BEAT, RECORD_BEAT_EVERY_S
 from supervisor_tasks.ledger.periodic_runs_sql import RECORD_RUNS
 
@@ -29,7 +29,7 @@ LATELY_S = 300.0
 _STATE = f"""
     WITH locks AS MATERIALIZED (
         SELECT classid::bigint AS class, objid::bigint AS number FROM pg_locks
-        WHERE locktype = 'advisory' AND granted AND classid IN (%(holders)s, %(guards)s)
+        WHERE locktype = 'advisory' AND granted AND classid IN (%(sessions)s, %(exclusive)s)
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     )
     SELECT
@@ -39,7 +39,7 @@ _STATE = f"""
         ) AS undispatched,
         EXISTS (SELECT FROM effects WHERE cluster = %(cluster)s AND done_at IS NULL AND parked_at IS NULL
             AND lease IS NOT NULL AND (lease_until < now()
-                OR NOT EXISTS (SELECT FROM locks WHERE class = %(holders)s AND number = effects.lease))) AS abandoned,
+                OR NOT EXISTS (SELECT FROM locks WHERE class = %(sessions)s AND number = effects.lease))) AS abandoned,
         EXISTS (SELECT FROM effects WHERE cluster = %(cluster)s AND done_at IS NULL AND failing_since IS NOT NULL) AS failing,
         EXISTS (SELECT FROM callbacks WHERE cluster = %(cluster)s AND read_at IS NULL) AS unread,
         EXISTS (SELECT FROM transactions WHERE cluster = %(cluster)s AND state IN ('SIGNED', 'SENT')) AS unmined,
@@ -53,7 +53,7 @@ _STATE = f"""
         ), true) AS sweep,
         ({SOMETHING_IS_DUE}) AS untold,
         (SELECT block_number FROM cursors WHERE cluster = %(cluster)s AND stream = 'history') AS claims_known_since,
-        ARRAY(SELECT number FROM locks WHERE class = %(guards)s) AS guards,
+        ARRAY(SELECT number FROM locks WHERE class = %(exclusive)s) AS exclusive_locks,
         ARRAY(SELECT name FROM alarms WHERE cluster = %(cluster)s) AS alarms,
         (SELECT COALESCE(jsonb_object_agg(name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8), '{{}}')
             FROM periodic_runs WHERE cluster = %(cluster)s) AS periodic_run_ages_s,
@@ -74,7 +74,7 @@ class LedgerState:
     of an alarm, or a message about it, is due. `claims_known_since` is the first block
     from which all claims are known, None before the first sweep. `hour` is the hour of
     the day in UTC. `busy` names the work that a worker does at this moment under its
-    guard.
+    lock.
     """
 
     undispatched: bool = False
@@ -116,7 +116,7 @@ class LedgerState:
 
 
 class Due:
-    """The query of one cluster. It looks at the guards of the work named in `guarded`,
+    """The query of one cluster. It looks at the locks of the work named in `exclusive`,
     and reads these `facts`.
     """
 
@@ -124,16 +124,18 @@ class Due:
         self,
         execute: Execute,
         cluster: str,
-        guarded: Sequence[str],
+        exclusive: Sequence[str],
         facts: Sequence[Fact[Any]],
     ) -> None:
         self._execute = execute
         self._beat_recorded_s = float("-inf")
-        self._guards = {_guard_number(f"{cluster} {name}"): name for name in guarded}
+        self._exclusive = {
+            _lock_number(f"{cluster} {name}"): name for name in exclusive
+        }
         self._parameters: dict[str, Any] = {
             "cluster": cluster,
-            "holders": HOLDERS,
-            "guards": SINGLE_FLIGHT,
+            "sessions": WORKER_SESSIONS,
+            "exclusive": EXCLUSIVE,
             "again_s": DISPATCH_AGAIN_S,
             "lately_s": LATELY_S,
             "wanted": SWEEP_REQUESTED.name,
@@ -152,9 +154,9 @@ class Due:
             self._record_beat(readings())
         columns = dict(row)
         busy = frozenset(
-            self._guards[number]
-            for number in columns.pop("guards")
-            if number in self._guards
+            self._exclusive[number]
+            for number in columns.pop("exclusive_locks")
+            if number in self._exclusive
         )
         alarms = frozenset(columns.pop("alarms"))
         message_due = columns.pop("untold")
@@ -177,7 +179,7 @@ class Due:
         self._beat_recorded_s = time.monotonic()
 
 
-def _guard_number(name: str) -> int:
+def _lock_number(name: str) -> int:
     """The key of `advisory_locks.try_advisory_lock` as Postgres shows it in pg_locks:
     unsigned.
     """

@@ -37,7 +37,7 @@ class ForeignClaims:
         self._engine = engine
         self._cluster = cluster
 
-    def keep(self, claims: Collection[ForeignClaim]) -> None:
+    def store(self, claims: Collection[ForeignClaim]) -> None:
         """Store claims. The last claim of a job replaces the ones before."""
         rows = [
             {

@@ -50,7 +50,7 @@ CLEAR = text(
     """
 )
 
-_LOOK_AGAIN = text(
+_MAKE_DUE = text(
     "UPDATE alarm_incidents SET due_at = now() WHERE cluster = :cluster AND closed_at IS NULL"
 )
 _SILENCE = text(
@@ -85,7 +85,7 @@ _WRITE = text(
     ON CONFLICT DO NOTHING
     """
 )
-_SETTLE = text(
+_STORE_PLAN = text(
     """
     UPDATE alarm_incidents SET due_at = :look_again_at, closed_at = CASE WHEN :closed THEN now() ELSE closed_at END
     WHERE id = :id
@@ -165,7 +165,7 @@ _DROP = text(
             AND parked.cluster = :cluster AND parked.done_at IS NULL AND parked.parked_at IS NOT NULL)
     """
 )
-_TROUBLE = text(
+_UNDELIVERED = text(
     f"""
     SELECT count(*) AS messages, count(parked_at) AS parked, array_agg(DISTINCT channel) AS channels,
         COALESCE(max(EXTRACT(EPOCH FROM now() - failing_since)), 0)::float8 AS for_s,
@@ -273,12 +273,12 @@ class Incidents:
         self._engine = engine
         self._cluster = cluster
 
-    def look_again(self) -> None:
+    def make_all_due(self) -> None:
         """Make all open incidents due: this process may have other channels than those
         before it.
         """
         with self._engine.begin() as connection:
-            connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
+            connection.execute(_MAKE_DUE, {"cluster": self._cluster})
 
     def to_plan(self, connection: Connection) -> list[tuple[Incident, datetime]]:
         """Lock the incidents that are due until the transaction ends. Each comes with
@@ -292,7 +292,7 @@ class Incidents:
             for row in rows
         ]
 
-    def carry_out(
+    def store_plan(
         self, connection: Connection, incident: Incident, plan: NoticePlan
     ) -> None:
         """Write the messages of a plan, in the transaction that has read the
@@ -305,12 +305,12 @@ class Incidents:
                 "kind": planned.kind.value,
             }
             connection.execute(_WRITE, {"cluster": self._cluster} | message)
-        settled = {
+        next_look = {
             "id": incident.id,
             "look_again_at": plan.look_again_at,
             "closed": plan.closed,
         }
-        connection.execute(_SETTLE, settled)
+        connection.execute(_STORE_PLAN, next_look)
         if plan.closed:
             connection.execute(_END_REPEATS, {"id": incident.id})
 
@@ -362,7 +362,7 @@ class Incidents:
         }
         with self._engine.begin() as connection:
             connection.execute(_SILENCE, parameters)
-            connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
+            connection.execute(_MAKE_DUE, {"cluster": self._cluster})
 
     def unsilence(self, alarm: str) -> bool:
         """End the silence of an alarm now. Returns False if there is none."""
@@ -370,7 +370,7 @@ class Incidents:
             ended = connection.execute(
                 _UNSILENCE, {"cluster": self._cluster, "alarm": alarm}
             ).rowcount
-            connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
+            connection.execute(_MAKE_DUE, {"cluster": self._cluster})
         return bool(ended)
 
     def silences(self) -> dict[str, Silence]:
@@ -431,7 +431,7 @@ class Incidents:
         """
         with read_connection(self._engine) as connection:
             row = connection.execute(
-                _TROUBLE, {"cluster": self._cluster, "late_s": late_s}
+                _UNDELIVERED, {"cluster": self._cluster, "late_s": late_s}
             ).one()
         return UndeliveredMessages(
             row.messages, row.parked, row.channels or (), row.for_s, row.last_error
@@ -444,7 +444,7 @@ class Incidents:
         with self._engine.begin() as connection:
             dropped = connection.execute(_DROP, {"cluster": self._cluster}).rowcount
             # the task that sends messages also ends the alarm about them
-            connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
+            connection.execute(_MAKE_DUE, {"cluster": self._cluster})
         return dropped
 
     def ask_test(self) -> int:

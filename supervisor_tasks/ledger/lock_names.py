@@ -7,11 +7,11 @@ from typing import NewType
 
 LockName = NewType("LockName", str)
 
-HOLDERS = 0x5EED  # class of the advisory locks that holders keep
-# class of the advisory locks that guard work of one worker at a time, and wallets
-SINGLE_FLIGHT = 0x10C4
-# class of the advisory locks under which one worker at a time leases effects, alone or
-# in groups
+WORKER_SESSIONS = 0x5EED  # class of the advisory locks that worker sessions keep
+# class of the advisory locks of work that one worker does at a time, and of wallets
+EXCLUSIVE = 0x10C4
+# class of the advisory locks under which one worker at a time leases effects, isolated
+# ones or in groups
 LEASING_EFFECTS = 0x7042
 
 

@@ -1,7 +1,7 @@
-"""What is left to do: effects that are taken, given back, parked and freed. The SQL
+r"""What is left to do: effects that are leased, given back, parked and freed. The SQL
 statements are in outbox_sql.py.
 
-A process takes an effect, and holds it by a lease with a token. A process writes only
+A process leases an effect, and gets a token\. A process writes only
 to effects whose last token is its own.
 """
 
@@ -38,13 +38,13 @@ log = structlog.get_logger()
 LEASE_S = 420.0
 LATE_AFTER_S = 300.0  # an effect that fails for longer, or more often, raises an alarm
 LATE_AFTER_TRIES = 50
-# Unexpected failures in a row after which an effect is leased alone, and after which it
+# Unexpected failures in a row after which an effect is leased isolated (no other effect with it), and after which it
 # is parked.
-ALONE_AFTER, PARKED_AFTER = 2, 3
+ISOLATED_AFTER, PARKED_AFTER = 2, 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a log line
-MAX_EFFECTS = 1000  # effects that are taken at a time
-# effects of one message; the worker that gets it takes all that are due
+MAX_EFFECTS = 1000  # effects that are leased at a time
+# effects of one message; the worker that gets it leases all that are due
 MAX_DISPATCHED_OF_A_KIND = 200
 GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
 COUNTDOWN_S = 2.0  # beat dispatches an effect that is due later; no message is sent
@@ -78,7 +78,7 @@ class LeaseLostError(SupervisorError):
 class OpenEffect:
     """An effect that a worker must carry out. `subject` is the job's id, or what the
     kind says. `generation` is the count of demands when it was read. `holder` and
-    `lease_token` name the lease under which it was taken. `notified`: a message was
+    `lease_token` name its lease. `notified`: a message was
     already sent for it, and may still be in the queue.
     """
 
@@ -107,11 +107,11 @@ class OpenEffect:
         return _named(self.kind, self.subject)
 
     @property
-    def is_alone(self) -> bool:
-        """Whether it is leased alone: it may be the cause of the unexpected failures
+    def is_isolated(self) -> bool:
+        """Whether it is leased isolated: it may be the cause of the unexpected failures
         before.
         """
-        return self.unexpected_failures >= ALONE_AFTER
+        return self.unexpected_failures >= ISOLATED_AFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,9 @@ class Effects:
     def lease(
         self, kinds: Iterable[EffectKind], most: int = MAX_EFFECTS
     ) -> list[OpenEffect]:
-        """Take due effects of these kinds that no worker works on. If there are none,
-        take one effect alone whose worker ended, or that failed unexpectedly,
-        ALONE_AFTER times in a row.
+        """Lease due effects of these kinds that no worker works on. If there are none,
+        lease one isolated effect whose worker ended, or that failed unexpectedly,
+        ISOLATED_AFTER times in a row.
 
         This process holds them until it records them as done, postpones or parks them,
         or ends.
@@ -172,7 +172,7 @@ class Effects:
         return self._lease(outbox_sql.LEASE, kinds, most)
 
     def lease_cancellations(self, most: int) -> list[OpenEffect]:
-        """Take due cancellations as `lease` does. Those of jobs with a SLURM id come a
+        """Lease due cancellations as `lease` does. Those of jobs with a SLURM id come a
         minute before others.
         """
         return self._lease(outbox_sql.LEASE_CANCELLATIONS, [EffectKind.CANCEL], most)
@@ -183,10 +183,10 @@ class Effects:
         parameters = self._lease_parameters(kinds) | {"most": most}
         with crash_point(CrashPoint.LEASE), read_connection(self._engine) as connection:
             found = open_effects(connection.execute(statement, parameters))
-        return found or self._lease_alone(parameters)
+        return found or self._lease_isolated(parameters)
 
     def lease_groups(self, most_groups: int, of_one: int) -> list[OpenEffect]:
-        """Take submissions of at most `most_groups` customers, at most `of_one` of
+        """Lease submissions of at most `most_groups` customers, at most `of_one` of
         each; if there are none, one as in `lease`.
 
         A customer may have GROUPS_OF_ONE_CUSTOMER groups under way at once. Customers
@@ -206,7 +206,7 @@ class Effects:
             found = open_effects(
                 connection.execute(outbox_sql.LEASE_GROUPS, parameters)
             )
-        return found or self._lease_alone(parameters)
+        return found or self._lease_isolated(parameters)
 
     def _lease_parameters(self, kinds: Iterable[EffectKind]) -> dict[str, Any]:
         return {
@@ -214,33 +214,35 @@ class Effects:
             "holder": self._holder.number(),
             "lease_s": LEASE_S,
             "kinds": _values(kinds),
-            "alone_after": ALONE_AFTER,
+            "isolated_after": ISOLATED_AFTER,
         }
 
-    def _lease_alone(self, parameters: dict[str, Any]) -> list[OpenEffect]:
+    def _lease_isolated(self, parameters: dict[str, Any]) -> list[OpenEffect]:
         """Two workers must not lease one each at the same time, as neither would see
         what the other leases.
         """
         with read_connection(self._engine) as connection:
-            if not connection.scalar(outbox_sql.ANY_FOR_ALONE, parameters):
+            if not connection.scalar(outbox_sql.ANY_TO_ISOLATE, parameters):
                 return []
         with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
             connection.execute(
                 outbox_sql.LEASING_LOCK,
                 {"lock_class": LEASING_EFFECTS, "cluster": self._cluster},
             )
-            return open_effects(connection.execute(outbox_sql.LEASE_ALONE, parameters))
+            return open_effects(
+                connection.execute(outbox_sql.LEASE_ISOLATED, parameters)
+            )
 
     def any_due(self, kinds: Iterable[EffectKind]) -> bool:
         """Whether effects of these kinds are due that no worker works on; not each of
-        them can be taken.
+        them can be leased.
         """
         parameters = {"cluster": self._cluster, "kinds": _values(kinds)}
         with read_connection(self._engine) as connection:
             return bool(connection.scalar(outbox_sql.ANY_DUE, parameters))
 
     def extend(self, effects: Sequence[OpenEffect]) -> None:
-        """Let the leases of these effects last as long as if they were taken now. The
+        """Let the leases of these effects last as long as if they began now. The
         last effect has not begun yet.
         """
         with self._engine.begin() as connection:
@@ -375,7 +377,9 @@ class Effects:
         }
         with read_connection(self._engine) as connection:
             return EffectAlarmSummary(
-                **connection.execute(outbox_sql.TROUBLE, parameters).mappings().one()
+                **connection.execute(outbox_sql.ALARM_SUMMARY, parameters)
+                .mappings()
+                .one()
             )
 
     def failing_with(self, words: str, for_s: float = 0.0) -> AlikeFailures:
@@ -454,7 +458,7 @@ class Effects:
         wanted: EffectRequests,
     ) -> list[OpenEffect]:
         """End effects that are still held. Each comes with the reason why it was
-        carried out in vain, or None.
+        carried out without a result, or None.
 
         An effect that is wanted again becomes due again, and is removed from `wanted`.
         Returns those that stay open.
@@ -480,7 +484,7 @@ class Effects:
 
     def open(self, connection: Connection, wanted: EffectRequests) -> list[OpenEffect]:
         """Open effects, or bring forward those that are open. Returns those that a
-        worker may take.
+        worker may lease.
         """
         if not wanted:
             return []

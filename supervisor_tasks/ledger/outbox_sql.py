@@ -4,7 +4,7 @@ trip.
 
 from sqlalchemy import TextClause, text
 
-from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS
+from supervisor_tasks.ledger.worker_sessions import ALIVE_SESSIONS
 
 # The columns of an OpenEffect.
 _EFFECT = """effects.id, COALESCE(effects.job_id, effects.subject) AS subject, effects.kind, effects.generation,
@@ -62,7 +62,7 @@ HELD = text(
 
 # Ends effects that their holder has carried out. Each is done, or due again in
 # `due_in_s`, or due at once if a demand came in meanwhile. An effect that was carried
-# out in vain still counts as failing: it has had no result, and its next step does not
+# out without a result still counts as failing: it has had no result, and its next step does not
 # change that.
 END = _returning(
     """
@@ -102,9 +102,9 @@ CLOSE = text(
 
 _DUE_OF_OPENED = "parked_at IS NULL AND due_at <= now() + interval '20 milliseconds'"
 _DUE = f"cluster = :cluster AND done_at IS NULL AND {_DUE_OF_OPENED}"
-# MATERIALIZED: chosen once. A plan that chooses again for each row would take more than
+# MATERIALIZED: chosen once. A plan that chooses again for each row would lease more than
 # the LIMIT, as the rows that it has locked are skipped the second time.
-_TAKE = """
+_LEASE_CHOSEN = """
     WITH chosen AS MATERIALIZED ({chosen})
     UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
         lease_token = lease_token + 1
@@ -113,21 +113,23 @@ _TAKE = """
 
 
 def leasing(chosen: str) -> TextClause:
-    """A statement that takes the effects whose ids `chosen` selects. `{due}` in it
+    """A statement that leases the effects whose ids `chosen` selects. `{due}` in it
     becomes the due condition, `{due_of_opened}` that of a row which is known to be an
     open effect of the cluster.
     """
     return _returning(
-        _TAKE.format(chosen=chosen.format(due=_DUE, due_of_opened=_DUE_OF_OPENED))
+        _LEASE_CHOSEN.format(
+            chosen=chosen.format(due=_DUE, due_of_opened=_DUE_OF_OPENED)
+        )
     )
 
 
-# Takes effects that are due and that no worker works on. LEASE_ALONE takes those that
+# Leases effects that are due and that no worker works on. LEASE_ISOLATED leases those that
 # have failed before. Two workers never lease the same effect.
 LEASE = leasing(
     """
     SELECT id FROM effects
-    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND unexpected_failures < :alone_after
+    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND unexpected_failures < :isolated_after
     ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
     """
 )
@@ -138,7 +140,7 @@ LEASE = leasing(
 LEASE_CANCELLATIONS = leasing(
     """
     SELECT id FROM effects
-    WHERE {due} AND kind = 'cancel' AND lease IS NULL AND unexpected_failures < :alone_after
+    WHERE {due} AND kind = 'cancel' AND lease IS NULL AND unexpected_failures < :isolated_after
     ORDER BY due_at + CASE WHEN (
         SELECT slurm_id FROM jobs WHERE jobs.cluster = effects.cluster AND jobs.job_id = effects.job_id
     ) IS NULL THEN interval '1 min' ELSE interval '0' END
@@ -151,10 +153,10 @@ ANY_DUE = text(
     f"SELECT EXISTS (SELECT FROM effects WHERE {_DUE} AND kind = ANY(:kinds) AND lease IS NULL)"  # noqa: S608
 )
 
-# Takes submissions of several customers: one group of each customer that has fewer than
+# Leases submissions of several customers: one group of each customer that has fewer than
 # `at_once` groups under way. A group has at most `of_one` jobs, those that have waited
 # longest. Customers with the fewest groups under way come first, then those that have
-# waited longest. Effects of one customer that were taken at the same time are one
+# waited longest. Effects of one customer that were leased at the same time are one
 # group. Only jobs in these two states have an effect of that kind. LATERAL, as in
 # CLOSE.
 LEASE_GROUPS = leasing(
@@ -166,7 +168,7 @@ LEASE_GROUPS = leasing(
             WHERE cluster = :cluster AND effects.job_id = jobs.job_id AND kind = 'submit' AND done_at IS NULL LIMIT 1
         ) AS opened
         WHERE jobs.cluster = :cluster AND state IN ('READY', 'SUBMITTING') AND {due_of_opened}
-            AND (lease IS NOT NULL OR unexpected_failures < :alone_after)
+            AND (lease IS NOT NULL OR unexpected_failures < :isolated_after)
     ), busy AS (
         SELECT customer, count(DISTINCT (lease, lease_until)) AS groups FROM due WHERE lease IS NOT NULL GROUP BY customer
     ), waiting AS (
@@ -183,32 +185,32 @@ LEASE_GROUPS = leasing(
     """
 )
 
-# Workers lease groups, and effects that are carried out alone, one worker at a time: each
+# Workers lease groups, and effects that are carried out isolated, one worker at a time: each
 # must see what the one before it has leased.
 LEASING_LOCK = text(
     "SELECT pg_advisory_xact_lock(:lock_class, hashtext(CAST(:cluster AS text)))"
 )
 
-# An effect that is carried out alone.
-_FOR_ALONE = (
+# An effect that is carried out isolated.
+_TO_ISOLATE = (
     f"{_DUE} AND kind = ANY(:kinds) AND lease IS NULL"
-    " AND failing_since IS NOT NULL AND unexpected_failures >= :alone_after"
+    " AND failing_since IS NOT NULL AND unexpected_failures >= :isolated_after"
 )
 
-# Whether LEASE_ALONE may find something.
-ANY_FOR_ALONE = text(f"SELECT EXISTS (SELECT FROM effects WHERE {_FOR_ALONE})")  # noqa: S608
+# Whether LEASE_ISOLATED may find something.
+ANY_TO_ISOLATE = text(f"SELECT EXISTS (SELECT FROM effects WHERE {_TO_ISOLATE})")  # noqa: S608
 
-# Takes one effect whose worker died, or that failed unexpectedly, `alone_after` times
+# Leases one effect whose worker died, or that failed unexpectedly, `isolated_after` times
 # in a row, while no other such effect is carried out in the whole cluster. If the
 # worker dies again, the cause is known.
-LEASE_ALONE = leasing(
+LEASE_ISOLATED = leasing(
     f"""
     SELECT id FROM effects
-    WHERE {_FOR_ALONE}
+    WHERE {_TO_ISOLATE}
         AND NOT EXISTS (
             SELECT FROM effects AS other
             WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
-                AND other.lease IS NOT NULL AND other.unexpected_failures >= :alone_after
+                AND other.lease IS NOT NULL AND other.unexpected_failures >= :isolated_after
         )
     ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
     """  # noqa: S608
@@ -241,7 +243,7 @@ FREE_LEASES = text(
             (lease_until - :lease_s * interval '1 second' > pg_postmaster_start_time())::int AS counts
         FROM effects
         WHERE cluster = :cluster AND done_at IS NULL AND lease IS NOT NULL
-            AND (lease_until < now() OR NOT lease = ANY(ARRAY({ALIVE_HOLDERS})))
+            AND (lease_until < now() OR NOT lease = ANY(ARRAY({ALIVE_SESSIONS})))
         FOR UPDATE SKIP LOCKED
     ) AS held
     WHERE id = freed
@@ -309,7 +311,7 @@ PARK = _returning(
 
 # How many effects are parked; and how many are late, that is, fail for long and are
 # still tried, with their figures.
-TROUBLE = text(
+ALARM_SUMMARY = text(
     """
     SELECT count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
         count(*) FILTER (WHERE late) AS late,

@@ -151,7 +151,7 @@ class Reconciliations:
             )
 
     def begin(self, why: str) -> Begun:
-        """Begin a reconciliation, with the reasons of all callers. `keep` deletes the
+        """Begin a reconciliation, with the reasons of all callers. `store` deletes the
         request, not `begin`: the worker may die in between.
         """
         request = select(FACTS.c.value, FACTS.c.since).where(
@@ -180,7 +180,7 @@ class Reconciliations:
         reasons = "; ".join(filter(None, (why, asked_why)))
         return Begun(now, reasons or "beat", ages_s, asked_at)
 
-    def keep(
+    def store(
         self, begun: Begun, report: Mapping[str, Any], doubts: Mapping[str, float]
     ) -> None:
         """Store a finished reconciliation. Delete its request if no newer one came

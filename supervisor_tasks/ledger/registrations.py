@@ -95,7 +95,7 @@ class Registrations:
         self._facts = facts
         self._not_seen = Duration(facts, AlarmName.NO_USABLE_NODES.value)
 
-    def learn_hardware(self, machines: tuple[Machine, ...]) -> bool:
+    def store_hardware(self, machines: tuple[Machine, ...]) -> bool:
         """Store the machines that SLURM shows. True when they differ from those
         before.
         """
@@ -122,7 +122,7 @@ class Registrations:
         if self._facts.get(NO_USABLE_NODES_REASON) is not None:
             self._facts.clear(NO_USABLE_NODES_REASON)
 
-    def learn_why_not_seen(self, why: str) -> None:
+    def store_no_nodes_reason(self, why: str) -> None:
         """Store why a look has found no nodes, or has failed."""
         self._facts.set(NO_USABLE_NODES_REASON, sanitize_and_truncate(why))
 
@@ -135,7 +135,7 @@ class Registrations:
             return None
         return why, self._not_seen.seconds()
 
-    def learn_permission(self, valid: bool, waiting: bool, banned: bool) -> bool:
+    def store_permission(self, valid: bool, waiting: bool, banned: bool) -> bool:
         """Store what the contract allows the provider to do. True when it differs from
         before.
         """
@@ -144,7 +144,7 @@ class Registrations:
             return False
         return self._facts.set(PERMISSION, permission)
 
-    def learn_status(self, status: RegistrationStatus) -> str | None:
+    def store_status(self, status: RegistrationStatus) -> str | None:
         """Store the status of the registration. Returns the one before, empty if there
         was none; None if it is unchanged.
         """
@@ -178,7 +178,7 @@ class Registrations:
         """
         return self._facts.get(REGISTRATION)
 
-    def learn_prices(self, prices: Prices, now: datetime) -> None:
+    def append_prices(self, prices: Prices, now: datetime) -> None:
         """Append the prices that the contract has, if they differ from the last
         ones.
         """

@@ -23,7 +23,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from supervisor_tasks.ledger.database import DATABASE_ERRORS, read_connection
 from supervisor_tasks.ledger.driver import PROCESS
-from supervisor_tasks.ledger.lock_names import HOLDERS
+from supervisor_tasks.ledger.lock_names import WORKER_SESSIONS
 
 log = structlog.get_logger()
 
@@ -36,8 +36,8 @@ WATCH_GAP_S = 5.0
 
 # The numbers of the holders that live, as a part of a statement. The same statement must
 # read the leases: a worker that starts takes its lock before its first lease.
-ALIVE_HOLDERS = f"""
-    SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = {HOLDERS} AND granted
+ALIVE_SESSIONS = f"""
+    SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = {WORKER_SESSIONS} AND granted
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """  # noqa: S608  only constants
 
@@ -47,7 +47,7 @@ OTHERS = text(
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     # Postgres shows state_change only of one's own role
     ") AND pid <> pg_backend_pid() AND state_change IS NOT NULL"
-).bindparams(holders=HOLDERS)
+).bindparams(holders=WORKER_SESSIONS)
 
 # Ends the connection that holds the lock, and all others of its process. database.py
 # gives the connections of a process one common name of their own.
@@ -136,7 +136,7 @@ class WorkerSession:
         connection = read_connection(self._engine)
         self._number = secrets.randbelow(2**31 - 1) + 1
         connection.execute(
-            select(func.pg_advisory_lock(HOLDERS, bindparam("n", self._number)))
+            select(func.pg_advisory_lock(WORKER_SESSIONS, bindparam("n", self._number)))
         )
         self._connection, self._checked_s = connection, time.monotonic()
         if self._heartbeat_thread is None:

@@ -98,7 +98,7 @@ class Rule:
 
 def _register(state: LedgerState, settings: RuleSettings) -> bool:
     """Return whether the registration may have to change: by request, by a changed
-    fact, or because it is not settled.
+    fact, or because it is not done.
     """
     offered_for_s = state.age_s(HARDWARE) - settings.hardware_stable_s
     reasons = (
@@ -109,12 +109,12 @@ def _register(state: LedgerState, settings: RuleSettings) -> bool:
         min(map(state.age_s, REGISTRATION_FACTS)) <= YOUNG_S,
         state.measuring,
         state.unmined,
-        not _is_settled(state),
+        not _is_registration_done(state),
     )
     return any(reasons)
 
 
-def _is_settled(state: LedgerState) -> bool:
+def _is_registration_done(state: LedgerState) -> bool:
     """Return whether the provider is approved, and the last check of the registration
     found nothing to do.
     """
@@ -198,7 +198,7 @@ RULES = {
     "refresh_inventory": Rule(lambda *_: False, 60.0, IDLE_S["refresh_inventory"]),
     "notify": Rule(lambda state, _: state.message_due, 1.0),
 }
-GUARDED = (
+EXCLUSIVE = (
     "collect_receipts",
     "scan",
     "register",

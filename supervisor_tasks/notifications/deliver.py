@@ -60,7 +60,7 @@ def _plan(ledger: Ledger, notifier: Notifier) -> bool:
             planned = plan(
                 incident, notifier.channels.keys(), critical, notifier.policy, now
             )
-            ledger.incidents.carry_out(connection, incident, planned)
+            ledger.incidents.store_plan(connection, incident, planned)
     return bool(due)
 
 

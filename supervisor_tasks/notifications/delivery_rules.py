@@ -3,7 +3,7 @@
 * Each channel gets one message about the raise of an incident. In the quiet hours, only
   a critical alarm is sent; any other waits for their end. If the alarm is over by then,
   no message is sent.
-* The resolution is sent when the alarm has been off for `settle_s`, to the channels
+* The resolution is sent when the alarm has been off for `stable_s`, to the channels
   that have got the raise.
 * While an operator has silenced an alarm, critical or not, no message about it is sent,
   as in the quiet hours.
@@ -54,7 +54,7 @@ class Policy:
     """When the site wants its messages."""
 
     quiet_hours: QuietHours | None = None
-    settle_s: float = 300.0
+    stable_s: float = 300.0
 
     def quiet_until(self, moment: datetime, critical: bool) -> datetime | None:
         """Until when an alarm waits that could be sent at this moment; None when it
@@ -104,10 +104,10 @@ def plan(
     raised = _messages(MessageKind.RAISED, new_channels)
     if incident.cleared_at is None:
         return NoticePlan(raised, look_again_at=quiet_until)
-    settled_at = incident.cleared_at + timedelta(seconds=policy.settle_s)
-    if now < settled_at:
+    stable_at = incident.cleared_at + timedelta(seconds=policy.stable_s)
+    if now < stable_at:
         return NoticePlan(
-            raised, look_again_at=min(filter(None, (quiet_until, settled_at)))
+            raised, look_again_at=min(filter(None, (quiet_until, stable_at)))
         )
     if quiet_until is not None and worth_sending:
         return NoticePlan(look_again_at=quiet_until)

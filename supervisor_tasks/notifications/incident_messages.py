@@ -1,7 +1,7 @@
 """An alarm's incident and the messages about it. Pure.
 
 An incident begins when its alarm is raised, and ends when the alarm has been off for
-`settle_s` (delivery_rules.py). An alarm that goes off and on again within this time is
+`stable_s` (delivery_rules.py). An alarm that goes off and on again within this time is
 one incident.
 """
 

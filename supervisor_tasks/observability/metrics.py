@@ -19,6 +19,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from supervisor_tasks.config.settings import CREDIT
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.instruments import ClusterLabel
 from supervisor_tasks.jobs.model import EffectKind, State
@@ -33,7 +34,6 @@ from supervisor_tasks.provider.registration_rules import RegistrationStatus
 EFFECT_STATES = ("due", "waiting", "leased", "parked", "failing")
 MESSAGE_STATES = ("due", "failing", "parked")
 OPEN_STATES = ("SIGNED", "SENT")
-CREDIT = 10**18  # of the contract's smallest unit
 TRANSACTIONS_OF_A_JOB = 3  # its claim, RUNNING and its end
 # scrapes within this time get the same reading, so that more of them cost the database
 # nothing
@@ -329,7 +329,7 @@ def _totals(totals: Totals) -> Iterator[Metric]:
         "callbacks_read",
         "Callbacks that were read.",
         "verdict",
-        counters.VERDICTS,
+        counters.CALLBACK_MATCHES,
     )
     yield _by(
         totals,

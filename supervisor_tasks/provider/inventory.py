@@ -43,7 +43,7 @@ def _look(context: WorkerContext) -> bool:
     machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
     if not shows_nodes(context.ledger.periodic_runs.age_s(NODES)):
         registrations.delete_hardware()
-    is_new = registrations.learn_hardware(machines)
+    is_new = registrations.store_hardware(machines)
     context.ledger.periodic_runs.record(NODES)
     if is_new:
         context.sweep.dispatch("register")
@@ -57,7 +57,7 @@ def _missed(context: WorkerContext, registrations: Registrations, why: str) -> N
     if not slurm_is_healthy(context.ledger):
         registrations.end_missed()  # the time without a node starts when SLURM works again
         return
-    registrations.learn_why_not_seen(why[:MAX_ERROR_CHARS])
+    registrations.store_no_nodes_reason(why[:MAX_ERROR_CHARS])
     advice = "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider show` has the last error"
     condition = Condition(context.ledger, AlarmName.NO_USABLE_NODES, MISSED_AFTER_S)
     condition.update(

@@ -82,7 +82,7 @@ def _register(context: WorkerContext) -> bool:
     registrations = Registrations(context.ledger.facts)
     seen = _inputs(context, registrations)
     if seen.on_chain.registered is not None:
-        registrations.learn_prices(seen.on_chain.registered.prices, datetime.now(UTC))
+        registrations.append_prices(seen.on_chain.registered.prices, datetime.now(UTC))
     inputs = _measure(
         context, registrations, replace(seen, record=updated_record(seen))
     )
@@ -283,7 +283,7 @@ def _store_and_alarm(
     about them.
     """
     now = registration_status(inputs)
-    was = registrations.learn_status(now)
+    was = registrations.store_status(now)
     if was is not None:
         log.info(
             "registration_status_changed",

@@ -278,7 +278,7 @@ def _store_foreign_claims(
             active.append(other)
         elif other.claim.at[0] <= snapshot.block:
             over.append(job_id)
-    ledger.foreign_claims.keep(active)
+    ledger.foreign_claims.store(active)
     ledger.foreign_claims.delete(over)
 
 

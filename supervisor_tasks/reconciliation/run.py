@@ -122,7 +122,7 @@ def _sweep(context: WorkerContext, why: str) -> bool:
         "needs_operator": undecided,
         "blind_since_s": since_s,
     }
-    context.ledger.reconciliations.keep(
+    context.ledger.reconciliations.store(
         begun, document, doubts(snapshot, discrepancies)
     )
     log.info("reconciliation_finished", **{name: document[name] for name in IN_THE_LOG})

@@ -1,7 +1,7 @@
 """Whether the fleet of another ledger lives, for `supervisor job adopt`; judged without
 its key and its settings.
 
-There are three signs: its transactions on chain; its periodic runs, if both ledgers are
+There are three kinds of evidence: its transactions on chain; its periodic runs, if both ledgers are
 clusters of one database; and its connections, if both are databases of one server. A
 fleet that runs elsewhere and has nothing to write leaves no sign. Only the operator can
 know that such a fleet is dead.
@@ -30,21 +30,21 @@ RAN_WITHIN_S = 60.0
 def liveness_evidence(
     engine: Engine, cluster: str, rpc: Rpc, address: str, tag: bytes
 ) -> list[str]:
-    """The signs that a fleet lives, each as a sentence. The fleet is the one whose
+    """The evidence that a fleet lives, each as a sentence. The fleet is the one whose
     ledger made the tag, and that writes from the address. A chain that cannot be read
     counts as a sign, too.
     """
-    signs = list(_on_chain(rpc, address, tag))
+    evidence = list(_on_chain(rpc, address, tag))
     for other, age_s in last_runs(engine, cluster, tag).items():
         if age_s < RAN_WITHIN_S:
-            signs.append(
+            evidence.append(
                 f"it is the cluster {other!r} of this database, whose fleet was at work {age_s:.0f} s ago"
             )
     for database, number in connected_fleets(engine).items():
-        signs.append(
+        evidence.append(
             f"a fleet is connected to the database {database!r} of this server ({number} connections)"
         )
-    return signs
+    return evidence
 
 
 def _on_chain(rpc: Rpc, address: str, tag: bytes) -> Iterator[str]:

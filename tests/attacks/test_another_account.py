@@ -12,7 +12,7 @@ import pytest
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
-from tests.support.carrying import carry_out
+from tests.support.effect_batches import carry_out
 from tests.support.marks import in_chaos
 from tests.support.submission_env import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
 

@@ -36,7 +36,7 @@ from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm_lookup.lookup import look_at
-from tests.support.carrying import carry_out
+from tests.support.effect_batches import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
 from tests.support.submission_env import (

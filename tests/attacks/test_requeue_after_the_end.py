@@ -23,7 +23,7 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.reconciliation.run import sweep
-from tests.support.carrying import carry_out
+from tests.support.effect_batches import carry_out
 from tests.support.submission_env import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 UNTIL_REQUEUED = '#!/bin/bash\n[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 600\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n'

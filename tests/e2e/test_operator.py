@@ -77,7 +77,7 @@ def grid(broken: Path, webhook: WebhookReceiver) -> Iterator[Grid]:
         "SLURM_ACCOUNTING": "false",
         "SLURM_RETRY_INTERVAL_S": "0.5",
     }
-    overrides |= {"NOTIFY_WEBHOOK_URL": webhook.url, "NOTIFY_SETTLE_S": "0"}
+    overrides |= {"NOTIFY_WEBHOOK_URL": webhook.url, "NOTIFY_STABLE_S": "0"}
     running = Grid.start(
         GridOptions(
             block_time_s=BLOCK_TIME_S,

@@ -46,7 +46,7 @@ from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_nodes import RestNodes
 from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import Ssh, load_key
-from tests.support.carrying import carry_out
+from tests.support.effect_batches import carry_out
 from tests.support.ledger import claim, job_id, migrated
 from tests.support.transports import REST, SSH
 

@@ -67,7 +67,7 @@ def test_cluster_label__of_several_collectors__is_on_every_sample() -> None:
 def test_zero__callbacks_process__has_each_verdict_before_the_first_callback() -> None:
     instruments.zero("callbacks")
     lines = lines_of(instruments.REGISTRY)
-    for verdict in instruments.VERDICTS:
+    for verdict in instruments.CALLBACK_ANSWERS:
         assert any(
             line.startswith(
                 f'supervisor_callbacks_received_total{{verdict="{verdict}"}}'

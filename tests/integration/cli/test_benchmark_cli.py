@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
-from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
+from supervisor_tasks.ledger.benchmarks import BenchmarkResult, BenchmarkStore
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied, migrated
@@ -60,9 +60,10 @@ def measured(benchmarks: BenchmarkStore, gflops: float) -> int:
         "notes": ["on one node"],
         "output": b"\x1b[31mWR\xff",
     }
-    benchmarks.store_verdict(hpl, Verdict(stage=BenchmarkState.MEASURED, **about))  # type: ignore[arg-type]
-    benchmarks.store_verdict(
-        osu, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1")
+    measured = BenchmarkResult(stage=BenchmarkState.MEASURED, **about)  # type: ignore[arg-type]
+    benchmarks.store_result(hpl, measured)
+    benchmarks.store_result(
+        osu, BenchmarkResult(stage=BenchmarkState.FAILED, reason="exit code 1")
     )
     benchmarks.finish(run)
     return number

@@ -98,7 +98,7 @@ def parked_message(ledger: Ledger) -> tuple[str, ...]:
 
 
 def held_job(ledger: Ledger) -> tuple[str, ...]:
-    ledger.reconciliations.keep(
+    ledger.reconciliations.store(
         ledger.reconciliations.begin(""),
         {"needs_operator": {bring_to_queued(ledger, 1): 101}, "again_s": 900.0},
         {},
@@ -107,7 +107,7 @@ def held_job(ledger: Ledger) -> tuple[str, ...]:
 
 
 def foreign_claim(ledger: Ledger) -> tuple[str, ...]:
-    ledger.foreign_claims.keep([ForeignClaim(TAG, claim(1))])
+    ledger.foreign_claims.store([ForeignClaim(TAG, claim(1))])
     return ()
 
 

@@ -298,7 +298,7 @@ def test_archive__what_has_ended__is_in_the_file_and_no_file_is_overwritten(
         "--to",
         str(tmp_path / "all.jsonl.zst"),
     )
-    ledger.reconciliations.keep(ledger.reconciliations.begin("asked"), {}, {})
+    ledger.reconciliations.store(ledger.reconciliations.begin("asked"), {}, {})
     assert run(*words).stdout == f"1 job, 1 sweep in {tmp_path / 'all.jsonl.zst'}\n"
     with zstandard.open(tmp_path / "all.jsonl.zst", "rt") as file:
         assert [json.loads(line)["kind"] for line in file] == ["job", "sweep"]
@@ -1258,9 +1258,9 @@ def test_metrics__as_a_process__answer_a_scrape(
     park_one(ledger)
     raise_alarm_of_another_release(ledger.engine)
     record_all_runs(ledger)
-    Registrations(ledger.facts).learn_status(RegistrationStatus.WAITING)
+    Registrations(ledger.facts).store_status(RegistrationStatus.WAITING)
     begun = ledger.reconciliations.begin("blind")
-    ledger.reconciliations.keep(
+    ledger.reconciliations.store(
         begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {}
     )
     _, environment = servers
@@ -1338,7 +1338,7 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
                 "the command to request it",
                 60.0,
             )
-            reconciliations.keep(
+            reconciliations.store(
                 reconciliations.begin(""), {"lost_completions": 3, "why": HOSTILE}, {}
             )
 
@@ -1364,7 +1364,7 @@ def test_sweep_run__a_sweep_had_begun_before__waits_for_the_next_one(
             "the command to request it",
             60.0,
         )
-        reconciliations.keep(begun or reconciliations.begin(""), {}, {})
+        reconciliations.store(begun or reconciliations.begin(""), {}, {})
 
     with ThreadPoolExecutor(1) as pool:
         early = reconciliations.begin("beat")
@@ -1406,7 +1406,7 @@ def test_confirm_lost__a_job_that_needs_a_decision__is_panicked_and_no_other(
         in run("job", "mark-lost", "--yes", status=1).stderr
     )
     lost, other = bring_to_queued(ledger, 1), bring_to_queued(ledger, 2)
-    ledger.reconciliations.keep(
+    ledger.reconciliations.store(
         ledger.reconciliations.begin(""),
         {"needs_operator": {lost: 101, other: 102}, "again_s": 900.0},
         {},
@@ -1455,7 +1455,7 @@ def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(
     run: Run, ledger: Ledger
 ) -> None:
     tag = b"\x0a" * 8
-    ledger.foreign_claims.keep(
+    ledger.foreign_claims.store(
         [ForeignClaim(tag, claim(1)), ForeignClaim(b"\x0b" * 8, claim(2))]
     )
     assert (

@@ -87,7 +87,7 @@ def provider(chain: Chain) -> Account:
 def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
     """Jobs that were claimed, reported and paid; the chain is asked from here on."""
     fleet = ChainHarness.of(chain, provider, engine)
-    learn_prices(fleet)
+    append_prices(fleet)
     scan(fleet.site)
     jobs = dict(zip(ENDS, scheduled_jobs(chain, provider, len(ENDS)), strict=True))
     sent(fleet, *claims(len(ENDS)))
@@ -107,10 +107,10 @@ def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
     return jobs
 
 
-def learn_prices(fleet: ChainHarness) -> None:
+def append_prices(fleet: ChainHarness) -> None:
     registered = fleet.site.chain.contract.on_offer().registered
     assert registered is not None
-    Registrations(fleet.site.ledger.facts).learn_prices(
+    Registrations(fleet.site.ledger.facts).append_prices(
         registered.prices, datetime.now(UTC)
     )
 
@@ -338,7 +338,7 @@ def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignmen
         PRICES.gpu_wei_per_min, 2 * PRICES.cpu_wei_per_min + 1, PRICES.mem_wei_per_min
     )
     chain.register_provider(provider, [ChainNode(2, 32, 64_000)], dearer)
-    learn_prices(fleet)
+    append_prices(fleet)
     sent(fleet, *claims(1, 101))  # it was assigned at the old prices
     (after,) = scheduled_jobs(chain, provider, 1)
     sent(fleet, *claims(1, 102))

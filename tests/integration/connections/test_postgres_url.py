@@ -21,7 +21,7 @@ from supervisor_tasks.config.running_postgres import SOCKET, running_postgres
 from supervisor_tasks.config.settings import Settings, load
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.driver import DriverConnection
-from supervisor_tasks.ledger.vital_signs import vital_signs
+from supervisor_tasks.ledger.fleet_heartbeats import read_fleet_heartbeats
 from supervisor_tasks.observability.checks import DatabaseAnswers
 
 ROLE = "a role@site"
@@ -68,7 +68,7 @@ def by_readiness(settings: Settings) -> None:
 
 def by_health(settings: Settings) -> None:
     with pytest.raises(UndefinedTable):  # the login works, and there is no ledger
-        vital_signs(database_url(settings), "here")
+        read_fleet_heartbeats(database_url(settings), "here")
 
 
 def by_callbacks(settings: Settings) -> None:

@@ -27,8 +27,8 @@ from supervisor_tasks.jobs.events import ScriptFetched, SubmitRejected, SubmitSt
 from supervisor_tasks.jobs.model import Address, EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.outbox import (
-    ALONE_AFTER,
     GROUPS_OF_ONE_CUSTOMER,
+    ISOLATED_AFTER,
     LEASE_S,
     WORKER_ENDED,
     OpenEffect,
@@ -333,7 +333,7 @@ def test_batch__all_failed_twice__are_carried_out_one_after_the_other(
         failed = text(
             "UPDATE effects SET unexpected_failures = :n, failing_since = now()"
         )
-        connection.execute(failed, {"n": ALONE_AFTER})
+        connection.execute(failed, {"n": ISOLATED_AFTER})
     under_way = []
 
     def take(ledger: Ledger, most: int) -> list[OpenEffect]:

@@ -38,7 +38,7 @@ from supervisor_tasks.jobs.model import (
     State,
 )
 from supervisor_tasks.ledger.ledger import JobChange
-from tests.support.carrying import carry_out
+from tests.support.effect_batches import carry_out
 from tests.support.wallet_harness import ChainHarness, databases
 
 SCRIPT = "#!/bin/bash\necho hello\n"

@@ -39,12 +39,12 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import LEASING_EFFECTS
 from supervisor_tasks.ledger.outbox import (
-    ALONE_AFTER,
+    ISOLATED_AFTER,
     LATE_AFTER_TRIES,
     PARKED_AFTER,
     OpenEffect,
 )
-from tests.support.carrying import carry_out, carry_out_leased, lease
+from tests.support.effect_batches import carry_out, carry_out_leased, lease
 from tests.support.ledger import bring_to_queued, emptied, job_id, migrated
 
 
@@ -223,7 +223,7 @@ def test_batch__one_has_an_unexpected_error__is_parked_alone_and_the_others_go_o
     )
     assert [row.job_id for row in parked] == [poison]
     assert parked[0].evidence["error"] == "ZeroDivisionError"
-    assert failed_sizes == [20] * ALONE_AFTER + [1] * (PARKED_AFTER - ALONE_AFTER)
+    assert failed_sizes == [20] * ISOLATED_AFTER + [1] * (PARKED_AFTER - ISOLATED_AFTER)
     while look(ledger, see):
         pass
     seen_fine = rows(engine, "SELECT job_id FROM jobs WHERE poll_count >= 1")
@@ -463,7 +463,7 @@ def finish(ledger: Ledger, effects: Sequence[OpenEffect]) -> None:
     )
 
 
-def test_effect__kills_its_worker__is_soon_taken_alone_and_then_parked(
+def test_effect__kills_its_worker__is_soon_leased_isolated_and_then_parked(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, *range(1, 21))
@@ -483,7 +483,7 @@ def test_effect__kills_its_worker__is_soon_taken_alone_and_then_parked(
                     "UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"
                 )
             )
-    assert deaths == [20] * ALONE_AFTER + [1] * (PARKED_AFTER - ALONE_AFTER)
+    assert deaths == [20] * ISOLATED_AFTER + [1] * (PARKED_AFTER - ISOLATED_AFTER)
     parked = rows(
         engine,
         "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL",
@@ -499,14 +499,14 @@ def test_effects__their_worker_was_killed_twice__all_go_on_one_by_one(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, *range(1, 101))
-    assert [len(die_with(engine, ledger)) for _ in range(ALONE_AFTER)] == [
+    assert [len(die_with(engine, ledger)) for _ in range(ISOLATED_AFTER)] == [
         100
-    ] * ALONE_AFTER
+    ] * ISOLATED_AFTER
     make_due(engine)
     sizes = list[int]()
     while unexpected_failures(engine):
         taken = ledger.effects.lease([EffectKind.POLL_SLURM])
-        sizes += [len(taken)] if any(effect.is_alone for effect in taken) else []
+        sizes += [len(taken)] if any(effect.is_isolated for effect in taken) else []
         finish(ledger, taken)
     assert sizes == [1] * 100
     assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
@@ -517,7 +517,7 @@ def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_other
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, 1, 2, 3)
-    for _ in range(ALONE_AFTER):
+    for _ in range(ISOLATED_AFTER):
         die_with(engine, ledger)
     bring_to_queued(ledger, 4)
     with engine.begin() as connection:
@@ -529,7 +529,7 @@ def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_other
     assert [effect.job_id for effect in fresh] == [job_id(4)]
     finish(other, fresh)
     alone = other.effects.lease([EffectKind.POLL_SLURM])
-    assert [effect.is_alone for effect in alone] == [True]
+    assert [effect.is_isolated for effect in alone] == [True]
     assert ledger.effects.lease([EffectKind.POLL_SLURM]) == []
     bring_to_queued(ledger, 5)
     make_due_alone(engine, job_id(5))
@@ -547,7 +547,7 @@ def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_other
             text("UPDATE effects SET due_at = now() WHERE unexpected_failures > 0")
         )
     assert [
-        effect.is_alone for effect in ledger.effects.lease([EffectKind.POLL_SLURM])
+        effect.is_isolated for effect in ledger.effects.lease([EffectKind.POLL_SLURM])
     ] == [True]
     other.holder.close()
 
@@ -556,7 +556,7 @@ def test_lease__failed_twice__waits_for_a_worker_that_takes_one_at_the_same_time
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, 1, 2)
-    for _ in range(ALONE_AFTER):
+    for _ in range(ISOLATED_AFTER):
         die_with(engine, ledger)
     make_due(engine)
     took_one = "UPDATE effects SET lease = 1, lease_until = now() + interval '1 min' WHERE job_id = :id"
@@ -719,4 +719,4 @@ def test_effect__kills_a_busy_worker__is_parked_and_the_others_go_on(
         worker.kill()
         worker.wait()
     assert [row.job_id for row in parked] == [poison]
-    assert seen[-1] > seen[ALONE_AFTER - 1], "others went on between the deaths"
+    assert seen[-1] > seen[ISOLATED_AFTER - 1], "others went on between the deaths"

@@ -62,7 +62,7 @@ from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
 from supervisor_tasks.slurm.ssh_command import CLOSE_LATER_S, MAX_OUTPUT_BYTES
-from tests.support.carrying import carry_out
+from tests.support.effect_batches import carry_out
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
 from tests.support.submission_env import (

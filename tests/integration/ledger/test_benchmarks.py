@@ -14,7 +14,7 @@ from supervisor_tasks.benchmarking.model import (
 )
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger import benchmarks as of_benchmarks
-from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
+from supervisor_tasks.ledger.benchmarks import BenchmarkResult, BenchmarkStore
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.ledger import Ledger
@@ -55,9 +55,9 @@ def measure(benchmarks: BenchmarkStore, flops: float) -> int:
     assert run is not None
     benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
     _, hpl, _ = benchmarks.measurements(run)
-    benchmarks.store_verdict(
+    benchmarks.store_result(
         hpl,
-        Verdict(
+        BenchmarkResult(
             stage=BenchmarkState.MEASURED,
             labels={"compute.gflops": flops},
             output=b"\0\xff",
@@ -197,9 +197,11 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(
     assert run is not None
     benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", {})
     for one in benchmarks.measurements(run):
-        benchmarks.store_verdict(
+        benchmarks.store_result(
             one,
-            Verdict(stage=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"),
+            BenchmarkResult(
+                stage=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"
+            ),
         )
     assert benchmarks.labels() == {"compute.gflops": 12.25}
     assert [
@@ -231,23 +233,23 @@ def test_measured__is_asked_every_few_seconds__and_reads_the_last_runs_only(
 def test_failing__over_several_runs__names_a_benchmark_until_measured_or_left_out(
     benchmarks: BenchmarkStore,
 ) -> None:
-    def run_of(*verdicts: Verdict) -> dict[str, str]:
+    def run_of(*results: BenchmarkResult) -> dict[str, str]:
         benchmarks.ask("a test")
         run = benchmarks.under_way()
         assert run is not None
         benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", HARDWARE)
-        for one, verdict in zip(benchmarks.measurements(run), verdicts, strict=True):
-            assert benchmarks.store_verdict(one, verdict)
+        for one, result in zip(benchmarks.measurements(run), results, strict=True):
+            assert benchmarks.store_result(one, result)
         benchmarks.finish(run)
         return benchmarks.failing(run)
 
-    fails = Verdict(stage=BenchmarkState.FAILED, reason="exit code 3")
+    fails = BenchmarkResult(stage=BenchmarkState.FAILED, reason="exit code 3")
     works, left_out = (
-        Verdict(stage=BenchmarkState.MEASURED, labels={"os": "linux"}),
-        Verdict(stage=BenchmarkState.LEFT_OUT),
+        BenchmarkResult(stage=BenchmarkState.MEASURED, labels={"os": "linux"}),
+        BenchmarkResult(stage=BenchmarkState.LEFT_OUT),
     )
     assert run_of(works, fails) == {"hpl": "exit code 3"}
-    cancelled = Verdict(stage=BenchmarkState.CANCELLED, reason="enough")
+    cancelled = BenchmarkResult(stage=BenchmarkState.CANCELLED, reason="enough")
     assert run_of(fails, cancelled) == {"machine": "exit code 3", "hpl": "exit code 3"}
     assert run_of(works, left_out) == {}
 

@@ -20,7 +20,7 @@ from supervisor_tasks.ledger.periodic_run_names import BEAT, QUEUE
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.undispatched import not_dispatched
-from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
+from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS, RuleSettings, due
 from tests.support.commands import supervisor
 from tests.support.ledger import (
     OF_ANOTHER_RELEASE,
@@ -56,7 +56,7 @@ def ledger(engine: Engine) -> Iterator[Ledger]:
 
 
 def state_of(engine: Engine, cluster: str = "here") -> LedgerState:
-    return Due(through(engine), cluster, GUARDED, FACTS).ask()
+    return Due(through(engine), cluster, EXCLUSIVE, FACTS).ask()
 
 
 def test_ask__empty_ledger__a_sweep_alone_and_a_run_of_the_clock(
@@ -91,7 +91,7 @@ def test_ask__effect_of_another_release__is_not_due_here(
 
 
 def test_ask__called_again__is_one_statement(engine: Engine) -> None:
-    due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
+    due, statements = Due(through(engine), "here", EXCLUSIVE, FACTS), list[str]()
     due.ask()
     event.listen(
         engine, "before_cursor_execute", lambda *args: statements.append(args[2])
@@ -104,7 +104,7 @@ def test_ask__called_again__is_one_statement(engine: Engine) -> None:
 def test_ask__with_readings__are_stored_with_the_run_of_the_clock(
     engine: Engine,
 ) -> None:
-    due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
+    due, statements = Due(through(engine), "here", EXCLUSIVE, FACTS), list[str]()
     event.listen(
         engine, "before_cursor_execute", lambda *args: statements.append(args[2])
     )
@@ -170,7 +170,7 @@ def test_ask__effects_of_a_worker__are_abandoned_only_when_it_is_gone(
     )
 
 
-def test_ask__worker_holds_a_guard__is_busy(engine: Engine) -> None:
+def test_ask__worker_has_the_lock__is_busy(engine: Engine) -> None:
     with (
         try_advisory_lock(engine, cluster_lock("here", "collect_receipts")) as mine,
         try_advisory_lock(engine, cluster_lock("there", "scan")),

@@ -427,7 +427,7 @@ def test_plain_names__rows_of_the_version_before__are_read_by_the_present_ledger
     assert [last.report for last in reconciliations.last()] == [report]
     begun = reconciliations.begin("again")
     assert begun.previous_doubts_s.keys() == suspects.keys()
-    reconciliations.keep(begun, report, {})
+    reconciliations.store(begun, report, {})
     facts = Facts(tables.engine, "here")
     registration = facts.get(REGISTRATION_RECORD)
     assert registration == RegistrationRecord(**RECORD, idempotency_key="register:1")

@@ -41,7 +41,7 @@ from supervisor_tasks.ledger.examination_queries import (
 from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
-from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
+from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS
 from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.sent_transactions import SentTransactions
 from supervisor_tasks.wallet.transaction_writer import TransactionWriter
@@ -273,7 +273,7 @@ def free_leases(ledger: Ledger) -> None:
     execute(ledger.engine, left, "ANALYZE effects")
 
 
-def lease_alone(ledger: Ledger) -> None:
+def lease_isolated(ledger: Ledger) -> None:
     """Where nothing else is due."""
     failed = "UPDATE effects SET unexpected_failures = 2, failing_since = now() WHERE done_at IS NULL"
     execute(ledger.engine, failed, "ANALYZE effects")
@@ -377,7 +377,7 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
         [SlurmId(n) for n in range(1, BATCH)]
     ),
     "what is due": lambda ledger, _: Due(
-        through(ledger.engine), CLUSTER, GUARDED, FACTS
+        through(ledger.engine), CLUSTER, EXCLUSIVE, FACTS
     ).ask(),
     "alarm_summary": lambda ledger, _: ledger.effects.alarm_summary(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
@@ -429,7 +429,7 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
     "callbacks_since": lambda ledger, _: ledger.callbacks.of_last(RUNNING, 3600.0),
     "inbox of the callbacks: full": lambda ledger, _: callbacks_said(ledger),
     "leases of the dead": lambda ledger, _: free_leases(ledger),
-    "lease of an effect alone": lambda ledger, _: lease_alone(ledger),
+    "lease of an isolated effect": lambda ledger, _: lease_isolated(ledger),
     "lease of submissions": lambda ledger, _: ledger.effects.lease_groups(16, 20),
     "lease of cancellations": lambda ledger, _: ledger.effects.lease_cancellations(16),
     "before_submission": lambda ledger, _: ledger.journal.before_submission(

@@ -15,8 +15,8 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger import worker_sessions
 from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.lock_names import HOLDERS, LockName
-from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, WorkerSession
+from supervisor_tasks.ledger.lock_names import WORKER_SESSIONS, LockName
+from supervisor_tasks.ledger.worker_sessions import ALIVE_SESSIONS, WorkerSession
 from tests.support.ledger import migrated
 from tests.support.recorded_jobs import CLAIM, JOB, Dispatched, ledger_without_jobs
 
@@ -84,10 +84,10 @@ def test_process__stands_still__loses_its_leases_and_its_turn(
             other.kill()
 
 
-def test_holders__process_with_a_guard__is_one_of_them(ledger: Ledger) -> None:
+def test_sessions__process_with_a_lock__is_one_of_them(ledger: Ledger) -> None:
     def holders() -> int:
         with ledger.engine.connect() as connection:
-            return len(list(connection.scalars(text(ALIVE_HOLDERS))))
+            return len(list(connection.scalars(text(ALIVE_SESSIONS))))
 
     def alive() -> bool:
         seen.append(holders())
@@ -113,7 +113,7 @@ def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connecti
         connection.execute(text("CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats"))
     # A session of the tests' role that says nothing, as that of a holder would.
     with engine.connect() as silent:
-        silent.execute(text(f"SELECT pg_advisory_lock({HOLDERS}, 7)"))
+        silent.execute(text(f"SELECT pg_advisory_lock({WORKER_SESSIONS}, 7)"))
         with engine.connect().execution_options(
             isolation_level="AUTOCOMMIT"
         ) as watcher:

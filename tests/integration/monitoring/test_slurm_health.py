@@ -304,7 +304,7 @@ def test_refresh_inventory__partition_is_misspelt__alarm_says_why_until_it_is_ri
         "warnings": [],
     }
     registrations = Registrations(site.ledger.facts)
-    registrations.learn_status(RegistrationStatus.UNREGISTERED)
+    registrations.store_status(RegistrationStatus.UNREGISTERED)
     registrations.record_decision(
         {"address": "0x", "decision": "wait", "why": "no node", "measuring": False}
         | offers

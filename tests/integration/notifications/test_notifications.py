@@ -37,7 +37,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
+from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS, RuleSettings, due
 from supervisor_tasks.notifications.deliver import FIRST_WAIT_S, notify
 from supervisor_tasks.notifications.delivery_rules import Policy, plan
 from supervisor_tasks.notifications.forms import json_form
@@ -60,7 +60,7 @@ from tests.support.receivers import (
 
 ALARM = AlarmName.WALLET_EMPTY
 TOKEN = "T0K3N-of-the-chat-4711"
-AT_ONCE = Policy(settle_s=0.0)
+AT_ONCE = Policy(stable_s=0.0)
 SENDER, OPS, BOSS = "fleet@example.org", "ops@example.org", "boss@example.org"
 
 
@@ -132,7 +132,7 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
 def is_due(ledger: Ledger) -> bool:
     """Whether beat would send the task."""
     return "notify" in due(
-        Due(through(ledger.engine), "here", GUARDED, FACTS).ask(), RuleSettings()
+        Due(through(ledger.engine), "here", EXCLUSIVE, FACTS).ask(), RuleSettings()
     )
 
 
@@ -172,7 +172,7 @@ def test_notify__an_alarm_goes_on_and_off__both_are_told_once(
 def test_notify__an_alarm_flaps__is_one_message_and_one_resolution(
     ledger: Ledger, webhook: WebhookReceiver
 ) -> None:
-    settling = notifier(webhook, policy=Policy(settle_s=300.0))
+    settling = notifier(webhook, policy=Policy(stable_s=300.0))
     for _ in range(3):
         ledger.alarms.on(ALARM)
         notify(ledger, settling)
@@ -224,7 +224,7 @@ def test_notify__two_channels__a_later_one_is_told_of_what_is_still_on(
     ledger.alarms.on(ALARM)
     notify(ledger, notifier())
     assert messages(ledger) == []
-    ledger.incidents.look_again()  # a worker starts, with a channel
+    ledger.incidents.make_all_due()  # a worker starts, with a channel
     notify(ledger, notifier(webhook))
     assert kinds(webhook) == ["firing wallet_empty"]
 
@@ -395,7 +395,7 @@ def test_notify__worker_is_killed_between_sending_and_recording__same_key_twice(
     ledger.alarms.on(ALARM)
     environment = postgres[1] | {
         "NOTIFY_WEBHOOK_URL": webhook.url,
-        "NOTIFY_SETTLE_S": "0",
+        "NOTIFY_STABLE_S": "0",
     }
     die_at(webhook, environment)
     assert messages(ledger)[0].sent_at is None
@@ -782,7 +782,7 @@ def slack(
     webhook.texts = {200: "ok", 400: "invalid_payload"}
     slack = {
         "NOTIFY_SLACK_URL": f"{webhook.url}/services/T01/B02/{TOKEN}",
-        "NOTIFY_SETTLE_S": "0",
+        "NOTIFY_STABLE_S": "0",
     }
     return notifier_of(load(Need.NOTIFY, environment=postgres[1] | slack))
 
@@ -831,7 +831,7 @@ def test_alertmanager__raise__is_repeated_until_the_alarm_is_over(
 ) -> None:
     environment = postgres[1] | {
         "NOTIFY_ALERTMANAGER_URL": webhook.url + "/",
-        "NOTIFY_SETTLE_S": "0",
+        "NOTIFY_STABLE_S": "0",
     }
     wanted = notifier_of(load(Need.NOTIFY, environment=environment))
     ledger.alarms.on(ALARM, balance_wei=12)
@@ -1103,7 +1103,7 @@ def with_quiet_hours(
     wanted = {
         "NOTIFY_WEBHOOK_URL": webhook.url,
         "NOTIFY_QUIET_HOURS": hours,
-        "NOTIFY_SETTLE_S": "0",
+        "NOTIFY_STABLE_S": "0",
     }
     return notifier_of(load(Need.NOTIFY, environment=environment | wanted))
 
@@ -1290,11 +1290,11 @@ def test_silence__begins_while_a_message_fails__raises_no_alarm(
 ) -> None:
     ledger.alarms.on(ALARM)
     notify(ledger, notifier())
-    ledger.incidents.look_again()
+    ledger.incidents.make_all_due()
     with ledger.engine.begin() as connection:
         for incident, now in ledger.incidents.to_plan(connection):
             wanted = plan(incident, ["webhook 0"], True, AT_ONCE, now)
-            ledger.incidents.carry_out(connection, incident, wanted)
+            ledger.incidents.store_plan(connection, incident, wanted)
     (message,) = ledger.incidents.due()
     ledger.incidents.silence(ALARM, in_a_while(days=3), "we know")
     ledger.incidents.failed(message, "HTTP status 503", again_s=5.0, give_up_s=DAY_S)
@@ -1484,7 +1484,7 @@ def test_figures__a_message_on_its_way__is_counted_by_its_state(
     ledger.alarms.on(ALARM)
     with ledger.engine.begin() as connection:
         for incident, now in ledger.incidents.to_plan(connection):
-            ledger.incidents.carry_out(
+            ledger.incidents.store_plan(
                 connection, incident, plan(incident, ["webhook 0"], True, AT_ONCE, now)
             )
     assert counted() == {"due": 1}

@@ -25,7 +25,7 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.benchmarks import Verdict
+from supervisor_tasks.ledger.benchmarks import BenchmarkResult
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES as NODES_SEEN
 from supervisor_tasks.ledger.registrations import Registrations
@@ -168,7 +168,7 @@ def play(
     app = Celery("test", broker="memory://")
     worker = build(load(Need.WALLET, environment=settings), [Queue.CHAIN], app)
     ledger = Ledger(engine, "here", lambda _: None)
-    Registrations(ledger.facts).learn_hardware(MACHINES)
+    Registrations(ledger.facts).store_hardware(MACHINES)
     ledger.periodic_runs.record("slurm", NODES_SEEN)
     found = RegistrationScenario(chain, provider, ledger, settings, app, worker, engine)
     scan(found.worker.context)
@@ -337,12 +337,12 @@ def test_register__price_there_and_back_while_waiting__the_last_one_waits(
 def test_register__contract_would_reject__spends_nothing_and_raises_an_alarm(
     play: RegistrationScenario,
 ) -> None:
-    play.facts.learn_hardware((Machine(0, 0, 16_000),))
+    play.facts.store_hardware((Machine(0, 0, 16_000),))
     play.look()
     assert play.sent() == 0
     assert play.alarms() == {AlarmName.REGISTRATION_REJECTED}
     assert "InvalidTotalCpus" in play.told()["why"]
-    play.facts.learn_hardware(MACHINES)
+    play.facts.store_hardware(MACHINES)
     play.look()
     assert play.alarms() == set()
     assert play.status() is RegistrationStatus.WAITING
@@ -379,7 +379,7 @@ def test_register__another_cluster_registers_for_the_wallet__only_compares(
 def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(
     play: RegistrationScenario,
 ) -> None:
-    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
+    play.facts.store_hardware((Machine(2, 64, 256_000),) * 400)
     with gas_limit(play.chain, BLOCK_GAS):
         play.look()
         assert play.status() is RegistrationStatus.WAITING
@@ -390,7 +390,7 @@ def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(
 def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_alarm(
     play: RegistrationScenario,
 ) -> None:
-    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 500)
+    play.facts.store_hardware((Machine(2, 64, 256_000),) * 500)
     with gas_limit(play.chain, BLOCK_GAS):
         for _ in range(2):
             play.look()
@@ -407,7 +407,7 @@ def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_al
 def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(
     play: RegistrationScenario,
 ) -> None:
-    play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
+    play.facts.store_hardware((Machine(2, 64, 256_000),) * 400)
     # the node loses it, and blocks have become smaller when it is sent again
     with held(play.chain):
         register(play.worker.context)
@@ -451,7 +451,7 @@ def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(
     assert "SLURM shows no node" in play.told()["why"]
     play.facts.delete_hardware()
     assert play.facts.hardware() == ((), 0.0)
-    play.facts.learn_hardware(MACHINES)
+    play.facts.store_hardware(MACHINES)
     play.look()
     assert play.sent() == 1
 
@@ -539,8 +539,11 @@ def measure_on(
         {"nodes": [asdict(one) for one in machines]},
     )
     (hpl,) = runs.measurements(run)
-    assert runs.store_verdict(
-        hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops})
+    assert runs.store_result(
+        hpl,
+        BenchmarkResult(
+            stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}
+        ),
     )
     runs.finish(run)
     return run.id
@@ -564,7 +567,7 @@ def measured(play: RegistrationScenario) -> RegistrationScenario:
 
 
 def show(play: RegistrationScenario, machines: tuple[Machine, ...]) -> None:
-    play.facts.learn_hardware(machines)
+    play.facts.store_hardware(machines)
     play.look()
 
 

@@ -73,14 +73,14 @@ def execute(ledger: Ledger, statement: str, **parameters: object) -> None:
 def test_due__first_or_asked_for_or_after_its_time__is_true(ledger: Ledger) -> None:
     reconciliations = ledger.reconciliations
     assert reconciliations.due()
-    reconciliations.keep(reconciliations.begin("first"), REPORT, {})
+    reconciliations.store(reconciliations.begin("first"), REPORT, {})
     assert not reconciliations.due()
     reconciliations.ask("a worker wants one")
     assert reconciliations.due()
     begun = reconciliations.begin("")
     assert begun.why == "a worker wants one"
     assert reconciliations.due()  # the worker that makes it may die of it
-    reconciliations.keep(begun, REPORT, {})
+    reconciliations.store(begun, REPORT, {})
     assert not reconciliations.due()
     execute(ledger, "UPDATE reconciliations SET begun_at = begun_at - interval '901 s'")
     assert reconciliations.due()
@@ -93,7 +93,7 @@ def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
     reconciliations.ask("a worker wants one")
     begun = reconciliations.begin("the operator")
     assert begun.why == "the operator; a worker wants one"
-    reconciliations.keep(begun, REPORT, {})
+    reconciliations.store(begun, REPORT, {})
     assert reconciliations.begin("the operator").why == "the operator"
     assert reconciliations.begin("").why == "beat"
     for why in ("one", "100% of another", "one"):
@@ -136,7 +136,7 @@ def test_ask__while_a_sweep_is_made__one_more_is_due(ledger: Ledger, why: str) -
     reconciliations.ask(
         why
     )  # what it is about may be later than what that sweep has seen
-    reconciliations.keep(begun, REPORT, {})
+    reconciliations.store(begun, REPORT, {})
     assert reconciliations.due()
     assert why in reconciliations.begin("").why
 
@@ -154,7 +154,7 @@ def test_record_controller_start__killed_before_it_is_stored__leaves_a_sweep_due
             raise KeyboardInterrupt
         return set_fact(these, fact, value)
 
-    reconciliations.keep(reconciliations.begin(""), REPORT, {})
+    reconciliations.store(reconciliations.begin(""), REPORT, {})
     monkeypatch.setattr(Facts, "set", killed_before)
     with pytest.raises(KeyboardInterrupt):
         record_controller_start(ledger, controller, 0.0, 1700000000.0)
@@ -164,13 +164,13 @@ def test_record_controller_start__killed_before_it_is_stored__leaves_a_sweep_due
         record_controller_start(ledger, controller, 0.0, 1700000000.0)
         begun = reconciliations.begin("")
         assert begun.why in ("slurmctld runs since 1700000000", "beat")
-        reconciliations.keep(begun, REPORT, {})
+        reconciliations.store(begun, REPORT, {})
         assert not reconciliations.due()
     assert begun.why == "beat"
 
 
 def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
-    ledger.reconciliations.keep(
+    ledger.reconciliations.store(
         ledger.reconciliations.begin("first"), REPORT, {"missing 0x1": 40.0}
     )
     execute(
@@ -193,7 +193,7 @@ def test_keep__after_thousands_of_reports__all_stay_and_are_found_by_number(
         " FROM generate_series(1, 6000) AS number",
     )
     (first,) = ledger.reconciliations.last(6000)[-1:]
-    ledger.reconciliations.keep(ledger.reconciliations.begin("again"), REPORT, {})
+    ledger.reconciliations.store(ledger.reconciliations.begin("again"), REPORT, {})
     (found,) = ledger.reconciliations.numbered(first.id)
     assert found.report == {"number": 1}
     assert ledger.reconciliations.numbered(0) == []
@@ -297,7 +297,7 @@ def test_confirm_lost__several_jobs__ends_undecided_ones_that_are_still_the_same
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
     lost = {job_id(1): 101, job_id(2): 999}
-    ledger.reconciliations.keep(
+    ledger.reconciliations.store(
         ledger.reconciliations.begin("first"), REPORT | {"needs_operator": lost}, {}
     )
     assert operator_actions.confirm_lost(ledger, [job_id(3)]) == []
@@ -323,8 +323,8 @@ def test_foreign_claims__kept_again_or_taken_over__stay_until_they_are_deleted(
         ForeignClaim(b"first---", claim(1)),
         ForeignClaim(b"second--", claim(2)),
     )
-    others.keep([first, second])
-    others.keep([first])
+    others.store([first, second])
+    others.store([first])
     assert others.all() == {job_id(1): first, job_id(2): second}
     others.adopt_tag(b"first---")
     others.adopt_tag(b"first---")
@@ -349,7 +349,7 @@ def test_has_unstored_claims__undecided_job__until_its_tag_is_taken_over(
     assert not has_unstored_claims(ledger, view)
     view = replace(view, undecided_histories={job_id(1)})
     assert has_unstored_claims(ledger, view)
-    ledger.foreign_claims.keep([ForeignClaim(b"first---", claim(1))])
+    ledger.foreign_claims.store([ForeignClaim(b"first---", claim(1))])
     assert has_unstored_claims(ledger, view)
     ledger.foreign_claims.adopt_tag(b"first---")
     assert not has_unstored_claims(ledger, view)
@@ -359,7 +359,7 @@ def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(
     ledger: Ledger,
 ) -> None:
     report = REPORT | {"unseen": {"chain": "no\0 \ud800"}}
-    ledger.reconciliations.keep(ledger.reconciliations.begin("again"), report, {})
+    ledger.reconciliations.store(ledger.reconciliations.begin("again"), report, {})
     assert ledger.reconciliations.last()[0].report["unseen"] == {
         "chain": "no\\x00 \\ud800"
     }

@@ -52,7 +52,7 @@ def provider(chain: Chain) -> Account:
     return account
 
 
-def signs(chain: Chain, engine: Engine, address: str, tag: bytes) -> list[str]:
+def evidence(chain: Chain, engine: Engine, address: str, tag: bytes) -> list[str]:
     return liveness_evidence(engine, "here", Rpc.at(chain.rpc_url), address, tag)
 
 
@@ -68,14 +68,14 @@ def test_liveness_evidence__it_wrote_on_chain_lately__is_seen_by_its_tag(
         TransactionStore(one, "here", chain.chain_id).instance_tag(),
         other.account.address,
     )
-    (sign,) = signs(chain, two, address, tag)
-    assert sign.startswith("it wrote on chain ")
-    assert signs(chain, two, address, UNKNOWN) == []
-    assert signs(chain, two, chain.new_account().address, tag) == []
+    (fact,) = evidence(chain, two, address, tag)
+    assert fact.startswith("it wrote on chain ")
+    assert evidence(chain, two, address, UNKNOWN) == []
+    assert evidence(chain, two, chain.new_account().address, tag) == []
     block = chain.block_number()
     chain.rpc.call("evm_increaseTime", WROTE_WITHIN_S + 5)
     chain.mine()
-    assert signs(chain, two, address, tag) == []
+    assert evidence(chain, two, address, tag) == []
     # which is how far back accounting is asked
     assert seconds_since(Rpc.at(chain.rpc_url), block) > WROTE_WITHIN_S
 
@@ -84,8 +84,8 @@ def test_liveness_evidence__chain_does_not_answer__is_one(
     engines: list[Engine],
 ) -> None:
     nowhere = Rpc.at(f"http://127.0.0.1:{free_port()}")
-    (sign,) = liveness_evidence(engines[1], "here", nowhere, "0x1", UNKNOWN)
-    assert sign.startswith("the chain cannot be looked at")
+    (fact,) = liveness_evidence(engines[1], "here", nowhere, "0x1", UNKNOWN)
+    assert fact.startswith("the chain cannot be looked at")
 
 
 def test_liveness_evidence__a_cluster_of_the_same_database__by_its_runs(
@@ -93,17 +93,17 @@ def test_liveness_evidence__a_cluster_of_the_same_database__by_its_runs(
 ) -> None:
     two = engines[1]
     tag = TransactionStore(two, "there", chain.chain_id).instance_tag()
-    assert signs(chain, two, "0x1", tag) == []
+    assert evidence(chain, two, "0x1", tag) == []
     Ledger(two, "there", lambda _: None).periodic_runs.record(
         finished_key("dispatch_due_effects")
     )
-    (sign,) = signs(chain, two, "0x1", tag)
-    assert "the cluster 'there' of this database" in sign
+    (fact,) = evidence(chain, two, "0x1", tag)
+    assert "the cluster 'there' of this database" in fact
     with two.begin() as connection:
         connection.execute(
             text("UPDATE periodic_runs SET succeeded_at = now() - interval '2 minutes'")
         )
-    assert signs(chain, two, "0x1", tag) == []
+    assert evidence(chain, two, "0x1", tag) == []
 
 
 def test_liveness_evidence__fleet_at_another_database_of_the_server__is_connected(
@@ -114,6 +114,6 @@ def test_liveness_evidence__fleet_at_another_database_of_the_server__is_connecte
         one.url, connect_args={"application_name": "supervisor 0123456789abcdef"}
     )
     with fleet.connect():
-        (sign,) = signs(chain, two, "0x1", UNKNOWN)
-        assert "the database 'one' of this server (1 connections)" in sign
+        (fact,) = evidence(chain, two, "0x1", UNKNOWN)
+        assert "the database 'one' of this server (1 connections)" in fact
     fleet.dispose()

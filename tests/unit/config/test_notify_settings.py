@@ -38,7 +38,7 @@ def test_notifier_of__all_settings__has_a_channel_for_each() -> None:
             NOTIFY_SMTP_USER="fleet",
             NOTIFY_SMTP_PASSWORD="correct-horse",
             NOTIFY_COMMAND="/usr/bin/page --to 'the team'",
-            NOTIFY_SETTLE_S="60",
+            NOTIFY_STABLE_S="60",
             **MAIL,
         )
     )
@@ -66,7 +66,7 @@ def test_notifier_of__all_settings__has_a_channel_for_each() -> None:
         SmtpSecurity.STARTTLS,
         "fleet",
     )
-    assert wanted.policy.settle_s == 60.0
+    assert wanted.policy.stable_s == 60.0
     assert wanted.hide("a correct-horse and abc123") == "a [redacted] and [redacted]"
 
 
@@ -142,7 +142,7 @@ def test_quiet_hours__well_formed__are_read(text: str, expected: QuietHours) -> 
             {"NOTIFY_QUIET_HOURS": "07:00-07:00"},
             "NOTIFY_QUIET_HOURS: found '07:00-07:00'; expected hours and",
         ),
-        ({"NOTIFY_SETTLE_S": "-1"}, "NOTIFY_SETTLE_S: found '-1'"),
+        ({"NOTIFY_STABLE_S": "-1"}, "NOTIFY_STABLE_S: found '-1'"),
         (
             {"NOTIFY_MAIL_TO": "ops"},
             "NOTIFY_MAIL_TO: found 'ops'; expected addresses as ops@example.org",

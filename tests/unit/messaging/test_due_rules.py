@@ -21,7 +21,7 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION_REQUESTED,
     REGISTRATION_STATUS,
 )
-from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, due
+from supervisor_tasks.messaging.due_rules import EXCLUSIVE, RULES, RuleSettings, due
 from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
     CHECK_EVERY_S,
@@ -137,7 +137,7 @@ def test_due__slurm_does_not_answer__is_asked_as_the_tries_say() -> None:
 
 
 def test_due__a_worker_is_at_it__not_once_more() -> None:
-    assert due(idle(unmined=True, busy=frozenset(GUARDED)), SETTINGS) == {}
+    assert due(idle(unmined=True, busy=frozenset(EXCLUSIVE)), SETTINGS) == {}
 
 
 def test_due__customers_not_read_for_long__only_where_there_is_a_directory() -> None:

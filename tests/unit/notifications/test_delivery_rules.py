@@ -21,9 +21,9 @@ from supervisor_tasks.notifications.incident_messages import (
     Silence,
 )
 
-SETTLE_S = 300.0
+STABLE_S = 300.0
 NIGHT = QuietHours(time(22), time(7))
-NIGHTLY = Policy(NIGHT, SETTLE_S)
+NIGHTLY = Policy(NIGHT, STABLE_S)
 BOTH = ("mail ops@example.org", "webhook")
 
 
@@ -200,7 +200,7 @@ def test_plan__channel_that_is_gone__still_gets_the_resolution_of_what_it_was_to
         at("12:30"),
         notified_channels=frozenset({"slack"}),
     )
-    made = plan(incident, (), False, Policy(settle_s=0.0), at("13:00"))
+    made = plan(incident, (), False, Policy(stable_s=0.0), at("13:00"))
     assert made == NoticePlan(
         (MessageRequest("slack", MessageKind.RESOLVED),), closed=True
     )

@@ -31,7 +31,7 @@ KNOWN_CLUSTERS = """
 
 
 @dataclass(frozen=True, slots=True)
-class VitalSigns:
+class FleetHeartbeats:
     """The heartbeats of a cluster's fleet: the ages of its periodic runs in seconds, by
     name, and for how many seconds its oldest due effect has been due. `clusters` are
     those whose fleet has worked with this ledger.
@@ -42,7 +42,7 @@ class VitalSigns:
     clusters: list[str]
 
 
-def vital_signs(url: str, cluster: str) -> VitalSigns:
+def read_fleet_heartbeats(url: str, cluster: str) -> FleetHeartbeats:
     """Ask the database over a new connection. Raises psycopg.Error."""
     with psycopg.connect(
         for_libpq(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
@@ -50,4 +50,4 @@ def vital_signs(url: str, cluster: str) -> VitalSigns:
         runs = connection.execute(_PERIODIC_RUNS, (cluster,)).fetchall()
         (oldest_due_s,) = connection.execute(_OLDEST_DUE, (cluster,)).fetchall()[0]
         clusters = [name for (name,) in connection.execute(KNOWN_CLUSTERS).fetchall()]
-    return VitalSigns(dict(runs), oldest_due_s, clusters)
+    return FleetHeartbeats(dict(runs), oldest_due_s, clusters)

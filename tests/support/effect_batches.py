@@ -7,7 +7,7 @@ from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import OpenEffect
 
-TAKE = outbox_sql.leasing(
+LEASE = outbox_sql.leasing(
     "SELECT id FROM effects WHERE {due} AND id = ANY(:ids) AND lease IS NULL FOR UPDATE SKIP LOCKED"
 )
 
@@ -21,7 +21,7 @@ def lease(ledger: Ledger, *effect_ids: int) -> list[OpenEffect]:
         "ids": list(effect_ids),
     }
     with ledger.engine.begin() as connection:
-        return effects.open_effects(connection.execute(TAKE, parameters))
+        return effects.open_effects(connection.execute(LEASE, parameters))
 
 
 def carry_out(site: WorkerContext, *effect_ids: int) -> None:
@@ -29,11 +29,11 @@ def carry_out(site: WorkerContext, *effect_ids: int) -> None:
     carry_out_leased(site, lease(site.ledger, *effect_ids))
 
 
-def carry_out_leased(site: WorkerContext, taken: list[OpenEffect]) -> None:
+def carry_out_leased(site: WorkerContext, leased: list[OpenEffect]) -> None:
     """Carry out, in one batch, effects that are already leased."""
-    batches = [taken]
-    if not taken:
+    batches = [leased]
+    if not leased:
         return
-    batch = Batch(site, taken[0].kind, lambda *_: batches.pop() if batches else [])
+    batch = Batch(site, leased[0].kind, lambda *_: batches.pop() if batches else [])
     batch.run(lambda: True)
     batch.close()
