@@ -304,17 +304,17 @@ def _submit_rejected(job: Job, event: SubmitRejected) -> Next:
 
 
 @on(SubmitNotExecuted, State.SUBMITTING)
-def _submit_not_run(job: Job, _: SubmitNotExecuted) -> Next:
+def _submit_not_executed(job: Job, _: SubmitNotExecuted) -> Next:
     return _submit_again(job)
 
 
 @on(SubmitOutcomeUnknown, State.SUBMITTING)
-def _submit_unclear(job: Job, _: SubmitOutcomeUnknown) -> Next:
+def _submit_outcome_unknown(job: Job, _: SubmitOutcomeUnknown) -> Next:
     return replace(job, poll_count=0), (Effect(EffectKind.SUBMIT, FIRST_LOOK_S),)
 
 
 @on(SubmissionNotFound, State.SUBMITTING)
-def _submit_not_found(job: Job, _: SubmissionNotFound) -> Next:
+def _submission_not_found(job: Job, _: SubmissionNotFound) -> Next:
     if job.poll_count == 0:
         second_search = Effect(EffectKind.SUBMIT, BEFORE_SECOND_SEARCH_S)
         return replace(job, poll_count=1), (second_search,)
@@ -337,7 +337,7 @@ def _operator_confirmed_not_submitted(
     return _submit_again(job, Effect(EffectKind.SUBMIT))
 
 
-def _forgot_a_job_that_waited(job: Job, event: SubmissionLostBySlurm) -> bool:
+def _only_waited(job: Job, event: SubmissionLostBySlurm) -> bool:
     """Whether the job only waited. If it ran, also if only the contract shows that,
     SLURM has forgotten only its end.
     """
@@ -356,8 +356,8 @@ def _waits_as(job: Job, slurm_id: SlurmId) -> bool:
     return job.chain_status is ChainStatus.SCHEDULED and job.slurm_id == slurm_id
 
 
-@on(SubmissionLostBySlurm, State.QUEUED, when=_forgot_a_job_that_waited)
-def _submission_forgotten(job: Job, _: SubmissionLostBySlurm) -> Next:
+@on(SubmissionLostBySlurm, State.QUEUED, when=_only_waited)
+def _submission_lost_by_slurm(job: Job, _: SubmissionLostBySlurm) -> Next:
     """Back from QUEUED to READY."""
     return _submit_without_id(job)
 
@@ -401,17 +401,19 @@ def _submit_without_id(job: Job, due_in_s: float = 0.0) -> Next:
 
 
 @on(ExistingSlurmJobAdopted, *NOT_IN_SLURM, when=_has_no_id)
-def _adopted(job: Job, event: ExistingSlurmJobAdopted) -> Next:
-    taken = replace(_with_id(job, event.slurm_id), state=State.QUEUED)
+def _existing_job_adopted(job: Job, event: ExistingSlurmJobAdopted) -> Next:
+    adopted = replace(_with_id(job, event.slurm_id), state=State.QUEUED)
     if job.chain_status is ChainStatus.RUNNING:
-        taken = replace(taken, state=State.RUNNING)
+        adopted = replace(adopted, state=State.RUNNING)
     if event.slurm_id is None:
-        return taken, (next_poll(taken),)
-    return taken, _first_effects(taken)
+        return adopted, (next_poll(adopted),)
+    return adopted, _first_effects(adopted)
 
 
 @on(ExistingSlurmJobAdopted, *IN_SLURM, when=_has_no_id)
-def _adopted_during_the_search(job: Job, event: ExistingSlurmJobAdopted) -> Next:
+def _existing_job_adopted_during_the_search(
+    job: Job, event: ExistingSlurmJobAdopted
+) -> Next:
     return _with_id(job, event.slurm_id), (Effect(EffectKind.POLL_SLURM),)
 
 
@@ -437,41 +439,41 @@ def _runs_after_its_end(job: Job, event: CallbackReceived) -> bool:
 
 
 @on(CallbackReceived, *IN_SLURM)
-def _called_back(job: Job, event: CallbackReceived) -> Next:
+def _callback_received(job: Job, event: CallbackReceived) -> Next:
     if event.poll_delay_s > 0:
         return job, (Effect(EffectKind.POLL_SLURM, event.poll_delay_s),)
     return replace(job, poll_count=0), (Effect(EffectKind.POLL_SLURM),)
 
 
 @on(CallbackReceived, State.SETTLED, when=_runs_after_its_end)
-def _called_back_after_the_end(job: Job, event: CallbackReceived) -> Next:
+def _callback_received_after_the_end(job: Job, event: CallbackReceived) -> Next:
     # its owner may have requeued it after its end
     return job, (Effect(EffectKind.CANCEL, event.poll_delay_s),)
 
 
 @on(SlurmJobIdentified, *NOT_ENDED, when=_is_the_same_slurm_job)
-def _recognised(job: Job, event: SlurmJobIdentified) -> Next:
-    recognised = _with_run(
+def _slurm_job_identified(job: Job, event: SlurmJobIdentified) -> Next:
+    identified = _with_run(
         replace(job, slurm_submit_s=event.submit_s), event.run, event.since_s
     )
-    if len(recognised.runs) == len(job.runs):
-        return recognised, ()
-    return recognised, limit_to_apply(recognised)
+    if len(identified.runs) == len(job.runs):
+        return identified, ()
+    return identified, limit_to_apply(identified)
 
 
 @on(SlurmPendingObserved, *IN_SLURM)
-def _slurm_waiting(job: Job, event: SlurmPendingObserved) -> Next:
+def _slurm_pending_observed(job: Job, event: SlurmPendingObserved) -> Next:
     return _looked_at_again(job, event.run)
 
 
 @on(SlurmRunningObserved, State.QUEUED)
-def _slurm_started(job: Job, event: SlurmRunningObserved) -> Next:
+def _slurm_running_observed_first(job: Job, event: SlurmRunningObserved) -> Next:
     running = replace(_with_run(job, event.run), state=State.RUNNING, poll_count=0)
     return _stopped_in_time(running, Effect(EffectKind.REPORT), next_poll(running))
 
 
 @on(SlurmRunningObserved, State.RUNNING)
-def _slurm_still_runs_it(job: Job, event: SlurmRunningObserved) -> Next:
+def _slurm_running_observed_again(job: Job, event: SlurmRunningObserved) -> Next:
     return _looked_at_again(job, event.run)
 
 
@@ -567,7 +569,7 @@ def _more_than_paid(job: Job, event: MoreThanPaid) -> Next:
 
 
 @on(SlurmCompleted, *IN_SLURM)
-def _slurm_ended(job: Job, event: SlurmCompleted) -> Next:
+def _slurm_completed(job: Job, event: SlurmCompleted) -> Next:
     outcome = _billed(job, event)
     ended, effects = _end(job, outcome)
     if not event.may_requeue:
@@ -616,7 +618,7 @@ def _runs_once_more(job: Job, _: RunsAfterItsEnd) -> Next:
 
 
 @on(SlurmJobMissing, *IN_SLURM, when=_is_the_same_slurm_job)
-def _slurm_lost(job: Job, event: SlurmJobMissing) -> Next:
+def _slurm_job_missing(job: Job, event: SlurmJobMissing) -> Next:
     ended, effects = _end(
         job, Outcome(status=ChainStatus.PANICKED, reason=event.reason)
     )
@@ -731,7 +733,7 @@ def _chain_status_unchanged(job: Job, event: ChainStatusObserved) -> Next:
 
 
 @on(ChainStatusObserved, when=_is_over_on_chain)
-def _settled(job: Job, event: ChainStatusObserved) -> Next:
+def _final_on_chain(job: Job, event: ChainStatusObserved) -> Next:
     settled = replace(
         _placed(job, event), state=State.SETTLED, chain_status=event.status
     )
@@ -739,7 +741,7 @@ def _settled(job: Job, event: ChainStatusObserved) -> Next:
 
 
 @on(ChainStatusObserved, when=_is_not_ours_on_chain)
-def _lost(job: Job, event: ChainStatusObserved) -> Next:
+def _reassigned_on_chain(job: Job, event: ChainStatusObserved) -> Next:
     lost = replace(_placed(job, event), state=State.REFUSED, chain_status=event.status)
     return lost, stop_slurm(job)
 
@@ -756,7 +758,7 @@ on(Reorganised)(reorganised)
 # --- the sweep and the operator -------------------------------------------------------
 
 
-def _has_a_purpose(job: Job, event: EffectMissing) -> bool:
+def _is_not_obsolete(job: Job, event: EffectMissing) -> bool:
     return event.kind not in obsolete_effects(job)
 
 
@@ -764,17 +766,17 @@ def _is_not_finished(job: Job, _: OperatorClosedJob) -> bool:
     return not is_final(job)
 
 
-def _gives_up(kind: EffectKind) -> When:
+def _abandons(kind: EffectKind) -> When:
     return lambda _job, event: event.kind is kind
 
 
-@on(EffectMissing, when=_has_a_purpose)
+@on(EffectMissing, when=_is_not_obsolete)
 def _effect_missing(job: Job, event: EffectMissing) -> Next:
     return job, (Effect(event.kind),)
 
 
 @on(EffectCompleted)
-def _effect_carried_out(job: Job, _: EffectCompleted) -> Next:
+def _effect_completed(job: Job, _: EffectCompleted) -> Next:
     return job, ()
 
 
@@ -799,7 +801,7 @@ def _cancelled_by_the_operator(job: Job, event: OperatorCancelled) -> Next:
 
 
 @on(OperatorClosedJob, when=_is_not_finished)
-def _operator_settled(job: Job, event: OperatorClosedJob) -> Next:
+def _operator_closed_job(job: Job, event: OperatorClosedJob) -> Next:
     """Cancel what SLURM may have of the job. After an unclear submission, the cancel
     waits until nothing can arrive.
     """
@@ -809,16 +811,16 @@ def _operator_settled(job: Job, event: OperatorClosedJob) -> Next:
     return settled, (*effects, *stop_slurm(job))
 
 
-@on(OperatorAbandonedEffect, when=_gives_up(EffectKind.CANCEL))
-def _cancel_given_up(job: Job, _: OperatorAbandonedEffect) -> Next:
+@on(OperatorAbandonedEffect, when=_abandons(EffectKind.CANCEL))
+def _cancel_abandoned(job: Job, _: OperatorAbandonedEffect) -> Next:
     """Drop the wish to cancel together with its effect. Otherwise the next sweep would
     open the effect again.
     """
     return replace(job, cancel_requested=False, stop=None), ()
 
 
-@on(OperatorAbandonedEffect, when=_gives_up(EffectKind.TOP_UP))
-def _limit_given_up(job: Job, _: OperatorAbandonedEffect) -> Next:
+@on(OperatorAbandonedEffect, when=_abandons(EffectKind.TOP_UP))
+def _limit_abandoned(job: Job, _: OperatorAbandonedEffect) -> Next:
     """Clear the limit that SLURM has. No effect changes it until the next top-up."""
     return replace(job, applied_limit_min=None), ()
 
