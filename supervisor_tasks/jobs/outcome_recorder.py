@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
 from supervisor_tasks.slurm.guarded_command import GuardNotBegunError
-from supervisor_tasks.slurm.ssh import SshSilentError
+from supervisor_tasks.slurm.ssh import LoginBackedOffError
 
 log = structlog.get_logger()
 
@@ -172,7 +172,7 @@ class OutcomeRecorder:
             case CommandFullError():
                 log.info("submissions_left_for_next_command", **fields)
                 ledger.effects.postpone(effects, 0.0)
-            case SshSilentError():
+            case LoginBackedOffError():
                 log.warning("login_not_answering", **fields)
                 ledger.effects.postpone(effects, error.again_in_s, str(error))
             case GuardNotBegunError():

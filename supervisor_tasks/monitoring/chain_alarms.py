@@ -20,7 +20,7 @@ from supervisor_tasks.wallet.transaction_writer import TooDearError, WalletEmpty
 CHAIN_ANSWERED = (
     "chain"  # the periodic run that a worker records when the chain has answered
 )
-SILENT_S = 60.0  # a restart of the node is no alarm
+UNANSWERED_S = 60.0  # a restart of the node is no alarm
 # the chain answers, and the oldest open transaction has not been mined for so long
 STUCK_S = 300.0
 ASKED_S = 15.0  # a write that the balance did not pay for is tried again more often
@@ -58,8 +58,8 @@ def chain_watched(context: WorkerContext) -> Iterator[None]:
 
 
 def _record_failure(context: WorkerContext, error: str) -> None:
-    silent_s = _silence(context).update(True, error=error[:500])
-    if silent_s >= SILENT_S:
+    unanswered_s = _unanswered(context).update(True, error=error[:500])
+    if unanswered_s >= UNANSWERED_S:
         # the chain stands still, and not the transaction
         _oldest_open(context).update(False)
     _watch_endpoints(context)
@@ -67,13 +67,16 @@ def _record_failure(context: WorkerContext, error: str) -> None:
 
 def _record_success(context: WorkerContext) -> None:
     context.ledger.periodic_runs.record(CHAIN_ANSWERED)
-    _silence(context).update(False)
+    _unanswered(context).update(False)
     _watch_endpoints(context)
 
 
-def _silence(context: WorkerContext) -> Condition:
+def _unanswered(context: WorkerContext) -> Condition:
     return Condition(
-        context.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, run_name=CHAIN_ANSWERED
+        context.ledger,
+        AlarmName.CHAIN_NOT_ANSWERING,
+        UNANSWERED_S,
+        run_name=CHAIN_ANSWERED,
     )
 
 

@@ -33,7 +33,9 @@ from supervisor_tasks.slurm_lookup.cluster_guard import (
 
 log = structlog.get_logger()
 
-SILENT_S = 60.0  # after so long an alarm is raised; a restart of slurmctld is shorter
+UNANSWERED_S = (
+    60.0  # after so long an alarm is raised; a restart of slurmctld is shorter
+)
 # a slurmctld that forgets ended jobs sooner may do so between two sweeps
 SENSIBLE_AGE_S = 90
 ENDED_WHEN_QUIET = (
@@ -76,15 +78,15 @@ def check_slurm(
         context.ledger.periodic_runs.record(finished_key("check_slurm"))
 
 
-def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
+def is_alarming(tries: int, seen: bool, unanswered_s: float | None) -> bool:
     """Return whether an alarm is raised after so many failed tries. SLURM's last answer
-    was `silent_s` ago.
+    was `unanswered_s` ago.
 
     A SLURM that has not answered since the start (`seen` is false) gets TRIES tries.
     """
     if not seen:
         return tries >= TRIES
-    return silent_s is None or silent_s > SILENT_S
+    return unanswered_s is None or unanswered_s > UNANSWERED_S
 
 
 def _due(context: WorkerContext) -> bool:
@@ -119,8 +121,8 @@ def _check(
         context.sweep.dispatch("refresh_inventory")  # SLURM may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(ANSWERED_SINCE_START, True)
-    silent_s = ledger.periodic_runs.age_s("check_slurm") or 0.0
-    record_controller_start(ledger, controller, silent_s, now_s)
+    unanswered_s = ledger.periodic_runs.age_s("check_slurm") or 0.0
+    record_controller_start(ledger, controller, unanswered_s, now_s)
     _store_min_job_age(context, controller.min_job_age_s)
     if controller.accounting_unused:
         ledger.alarms.on(
@@ -165,13 +167,13 @@ def _record_failure(ledger: Ledger, error: TransientError) -> None:
     ledger.periodic_runs.remove(NODES)
     tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
     ledger.facts.set(FAILED_TRIES, tries)
-    silent_s = ledger.periodic_runs.age_s("check_slurm")
+    unanswered_s = ledger.periodic_runs.age_s("check_slurm")
     seen = ledger.facts.get(ANSWERED_SINCE_START) is True
-    if is_alarming(tries, seen, silent_s):
-        shown_s = None if silent_s is None else round(silent_s)
+    if is_alarming(tries, seen, unanswered_s):
+        shown_s = None if unanswered_s is None else round(unanswered_s)
         ledger.alarms.on(
             AlarmName.SLURM_NOT_ANSWERING,
-            silent_s=shown_s,
+            unanswered_s=shown_s,
             tries=tries,
             error=str(error)[:500],
         )

@@ -9,7 +9,7 @@ A user's login may hang for any length of time: a start-up file waits, or the ho
 folder is on a server that is gone. So only one thread at a time asks such a login
 (`ask`, `clock`); other threads wait only as long as answers usually take. A login that
 did not answer while other users' logins did is left alone for a while, longer each time
-(login_silence.py). Two commands of one customer can run at once, the clock question
+(login_backoff.py). Two commands of one customer can run at once, the clock question
 included. All customers with slow logins share SLOW_COMMANDS. A submission also shows a
 hanging login if it was cut off, or the guard began it too late, while the login node
 answers others.
@@ -50,7 +50,7 @@ from supervisor_tasks.jobs.effect_timing import (
     SUBMIT_TIMEOUT_S,
 )
 from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, parse_clock
-from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence
+from supervisor_tasks.slurm.login_backoff import NEVER_S, LoginBackoff
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh_command import (
     BROKEN,
@@ -67,7 +67,7 @@ from supervisor_tasks.slurm.ssh_transport import SshTransport
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
-ALIVE_EVERY_S = 5  # between two keep-alive probes on a silent connection
+ALIVE_EVERY_S = 5  # between two keep-alive probes on an idle connection
 # the connection ends if the other end acknowledges no bytes for so long
 DEAD_AFTER_MS = 15_000
 MAX_CONNECTIONS = 64
@@ -76,7 +76,7 @@ CLOCK_TRUSTED_S = 30.0  # after this the worker asks the login node's clock agai
 CLOCK_TIMEOUT_S = SUBMIT_TIMEOUT_S
 # a second thread waits for a login until this long after the first thread asked it
 QUICK_S = 2.0
-# of silence; if others got answers in its later half, the user's own login hangs
+# without an answer; if others got answers in its later half, the user's own login hangs
 HUNG_S = 5.0
 # at once on one connection; OpenSSH's default MaxSessions is 10, more are no faster
 MAX_CHANNELS = 8
@@ -113,7 +113,7 @@ class SshBusyError(SshUnavailableError):
     """
 
 
-class SshSilentError(SshBusyError):
+class LoginBackedOffError(SshBusyError):
     """The user's login hung while others answered, and is left alone for a while. No
     command ran; retry after `again_in_s`.
     """
@@ -171,7 +171,7 @@ class _Login:
     asking: threading.Lock = field(default_factory=threading.Lock)
     asked_s: float | None = None  # since when the holder of `asking` asks
     answered_s: float = NEVER_S  # when the user's last command ended
-    silence: LoginSilence = field(default_factory=LoginSilence)
+    backoff: LoginBackoff = field(default_factory=LoginBackoff)
     commands: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(COMMANDS_OF_A_CUSTOMER)
     )
@@ -189,10 +189,10 @@ class _Login:
                 f"the login of {user} has not answered another thread yet"
             )
 
-    def require_not_silent(self, user: str) -> None:
-        """Raise SshSilentError while the login is left alone."""
-        if left_s := self.silence.left_s(our_clock_s()):
-            raise SshSilentError(user, left_s)
+    def require_no_backoff(self, user: str) -> None:
+        """Raise LoginBackedOffError while the login is left alone."""
+        if left_s := self.backoff.left_s(our_clock_s()):
+            raise LoginBackedOffError(user, left_s)
 
 
 class Ssh:
@@ -297,11 +297,11 @@ class Ssh:
         node carries out a command of the `other` user, the customer's login hangs. If
         its first answer takes long, the login is slow.
         """
-        silence = self._login(user).silence
+        backoff = self._login(user).backoff
         with self._a_turn(user):
             begun_s = our_clock_s()
             try:
-                with self._timed(silence, listener):
+                with self._timed(backoff, listener):
                     status = self.stream(user, argv, stdin, timeout_s, listener)
             except SshCutError:
                 self._judge(user, begun_s, other)
@@ -309,11 +309,11 @@ class Ssh:
             if listener.came_late or our_clock_s() - begun_s >= LATE_S:
                 self._judge(user, begun_s, other)
             else:
-                silence.carried_out()
+                backoff.record_success()
         return status
 
     def _judge(self, user: str, begun_s: float, other: str) -> None:
-        """Record a silence if the user's own login made the command slow. To find out,
+        """Record a hang if the user's own login made the command slow. To find out,
         ask the `other` user, the site's own.
         """
         ended_s = our_clock_s()
@@ -321,7 +321,7 @@ class Ssh:
             self.discard_clock(other)
             self.clock(other, is_admin=True)
             if ended_s - begun_s >= HUNG_S and self._hung(user, begun_s):
-                self._login(user).silence.record_hang(begun_s, our_clock_s())
+                self._login(user).backoff.record_hang(begun_s, our_clock_s())
 
     def clock(self, user: str, *, is_admin: bool = False) -> LoginClock:
         """Return the clock of the machine that a user's connection leads to. It is
@@ -330,7 +330,7 @@ class Ssh:
         work needs it. Raises TransientError.
         """
         if not is_admin:
-            self._login(user).require_not_silent(user)
+            self._login(user).require_no_backoff(user)
         clock = self._trusted_clock(user)
         if clock is not None:
             return clock
@@ -349,7 +349,7 @@ class Ssh:
                     begun_s = our_clock_s()
                     answer = question(MAX_CUSTOMERS_OUTPUT_BYTES)
                 ended_s = our_clock_s()
-                self._login(user).silence.record_duration(ended_s - begun_s, ended_s)
+                self._login(user).backoff.record_duration(ended_s - begun_s, ended_s)
             cached.clock = clock = parse_clock(answer, delimiter, our_clock_s())
         return clock
 
@@ -404,7 +404,7 @@ class Ssh:
     def _probing(self, user: str, *, is_admin: bool = False) -> Iterator[None]:
         """Let only one thread wait for a user's login that may hang. A hang on a
         connection that existed before may be the connection's fault, so it does not
-        count as a silence; the next try opens a new connection.
+        count as a hang; the next try opens a new connection.
         """
         login = self._login(user)
         within_s = QUICK_S
@@ -415,14 +415,14 @@ class Ssh:
             login.asked_s = begun_s = our_clock_s()
             opens_new = self._kept(user) is None
             if not is_admin:
-                login.require_not_silent(user)
+                login.require_no_backoff(user)
             yield
         except (SshBusyError, LoginRejectedError):
             raise
         except (SshUnavailableError, SshCutError) as error:
             may_be_hung = opens_new and not is_admin
             if may_be_hung and self._hung(user, begun_s):
-                login.silence.record_hang(begun_s, our_clock_s())
+                login.backoff.record_hang(begun_s, our_clock_s())
             raise SshUnavailableError(str(error)) from error
         finally:
             login.asked_s = None
@@ -441,7 +441,7 @@ class Ssh:
                     f"{COMMANDS_OF_A_CUSTOMER} commands of {user} run already"
                 )
             turns.callback(login.commands.release)
-            if login.silence.is_slow(our_clock_s()):
+            if login.backoff.is_slow(our_clock_s()):
                 if not self._slow_commands.acquire(blocking=False):
                     raise SshBusyError(
                         f"{user}'s login was slow lately, and {SLOW_COMMANDS} commands of slow logins run already"
@@ -450,13 +450,13 @@ class Ssh:
             yield
 
     @contextmanager
-    def _timed(self, silence: LoginSilence, listener: TurnListener) -> Iterator[None]:
+    def _timed(self, backoff: LoginBackoff, listener: TurnListener) -> Iterator[None]:
         begun_s = our_clock_s()
         try:
             yield
         finally:
             ended_s = our_clock_s()
-            silence.record_duration((listener.first_s or ended_s) - begun_s, ended_s)
+            backoff.record_duration((listener.first_s or ended_s) - begun_s, ended_s)
 
     def _hung(self, user: str, begun_s: float) -> bool:
         """Whether only this user's login has hung since then. A login node that stands

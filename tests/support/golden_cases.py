@@ -694,7 +694,7 @@ PROBLEMS = StatusProblems(
 def an_alarm(shown: Output) -> None:
     """What `supervisor alarm show` shows of an alarm that is silenced."""
     details = {
-        "silent_s": 5530,
+        "unanswered_s": 5530,
         "tries": 41,
         "error": LONG_ERROR,
         "some": [FIRST, SECOND],

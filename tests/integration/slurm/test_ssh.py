@@ -19,9 +19,9 @@ from devgrid.cluster.sshd import Sshd
 from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from supervisor_tasks.slurm import login_silence, ssh_command
+from supervisor_tasks.slurm import login_backoff, ssh_command
 from supervisor_tasks.slurm import ssh as module
-from supervisor_tasks.slurm.login_silence import FIRST_S
+from supervisor_tasks.slurm.login_backoff import FIRST_S
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import (
     Ssh,
@@ -401,7 +401,7 @@ def submit_in_turn(ssh: Ssh, user: str, command: str, other: str) -> str:
     return heard.lines
 
 
-def test_answer__came_late_while_others_were_answered__is_a_silence(
+def test_answer__came_late_while_others_were_answered__is_a_hang(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung_s = deadline(1.0)  # a slow machine needs as long for an answer that is in time
@@ -424,7 +424,7 @@ def test_slow_customers__share_some_places__a_quick_one_needs_none_of_them(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SLOW_COMMANDS", 1)
-    monkeypatch.setattr(login_silence, "SLOW_S", 0.5)
+    monkeypatch.setattr(login_backoff, "SLOW_S", 0.5)
     login.users.add(OTHER)
     ssh, held = login.ssh(login.sshd), login.home / "held"
 

@@ -6,13 +6,15 @@ from supervisor_tasks.monitoring.slurm_health import is_alarming
 from supervisor_tasks.monitoring.slurm_tries import next_try_s
 
 
-@pytest.mark.parametrize("silent_s", [None, 30.0, 3600.0])
+@pytest.mark.parametrize("unanswered_s", [None, 30.0, 3600.0])
 def test_next_try__slurm_not_seen_since_the_start__alarms_and_slows_after_ten_tries(
-    silent_s: float | None,
+    unanswered_s: float | None,
 ) -> None:
     waits = [next_try_s(tries, False, 10.0) for tries in range(13)]
     assert waits == [0.0, *[10.0] * 9, 30.0, 30.0, 30.0]
-    assert [tries for tries in range(13) if is_alarming(tries, False, silent_s)] == [
+    assert [
+        tries for tries in range(13) if is_alarming(tries, False, unanswered_s)
+    ] == [
         10,
         11,
         12,

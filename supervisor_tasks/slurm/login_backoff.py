@@ -11,12 +11,12 @@ from dataclasses import dataclass
 FIRST_S = 30.0
 SLOW_S = 5.0  # a command that took so long means a slow login or a slow SLURM
 SLOW_FOR_S = 300.0  # after the last such command
-MAX_SILENCE_S = 300.0  # a home folder that is back must not wait longer
+MAX_BACKOFF_S = 300.0  # a home folder that is back must not wait longer
 NEVER_S = float("-inf")
 
 
 @dataclass(slots=True)
-class LoginSilence:
+class LoginBackoff:
     """Until when a login is left alone, by our own clock, how often in a row it hung,
     and until when it is slow.
     """
@@ -34,12 +34,12 @@ class LoginSilence:
 
     def record_hang(self, begun_s: float, now_s: float) -> None:
         """Record that a command that began at `begun_s` has hung until now. Commands
-        that hang at the same time count as one silence.
+        that hang at the same time count as one hang.
         """
         if begun_s < self.since_s:
             return
         self.since_s = now_s
-        self.until_s = now_s + min(FIRST_S * 2**self.times, MAX_SILENCE_S)
+        self.until_s = now_s + min(FIRST_S * 2**self.times, MAX_BACKOFF_S)
         self.times += 1
 
     def record_duration(self, took_s: float, now_s: float) -> None:
@@ -53,6 +53,6 @@ class LoginSilence:
         """Whether a recent command took long."""
         return now_s < self.slow_until_s
 
-    def carried_out(self) -> None:
+    def record_success(self) -> None:
         """Record that the login carried out a command in time."""
         self.times = 0
