@@ -121,7 +121,7 @@ EVENT_TEXTS: dict[str, EventText] = {
     "CallbackReceived": ("plugin", _fixed("a callback came, and a look is due")),
     "SlurmJobIdentified": (
         "slurm",
-        lambda details: f"recognised as {details.get('slurm_id')}",
+        lambda details: f"identified as {details.get('slurm_id')}",
     ),
     "SlurmPendingObserved": ("slurm", _seen("waiting")),
     "SlurmRunningObserved": ("slurm", _seen("RUNNING")),

@@ -31,7 +31,7 @@ LOOK_AGAIN_S = 60.0  # between looks while the customer has a token that counts
 
 def cancel(context: WorkerContext, job: Job) -> Event:
     """Cancel the SLURM job with the job's id, if it is ours. If the ledger has no id,
-    cancel all SLURM jobs that are recognised as the job.
+    cancel all SLURM jobs that are identified as the job.
 
     SLURM must not requeue the job: as long as SLURM remembers an ended or cancelled
     job, its owner could have it run once more. Raises TransientError (a retry helps),

@@ -2,7 +2,7 @@
 
 The answer comes through the customer's own login. A start-up file can print any id in
 sbatch's place, also that of another customer's job. So an id is believed only when a
-look has recognised the job under it. If slurmctld does not know the job under that id,
+look has identified the job under it. If slurmctld does not know the job under that id,
 and cannot have forgotten a job that it took, the job does not have that id.
 """
 

@@ -122,7 +122,7 @@ class CallbackReceived:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobIdentified:
-    """A look recognised the SLURM job with this id as ours. `submit_s` is when SLURM
+    """A look identified the SLURM job with this id as ours. `submit_s` is when SLURM
     got it (Unix time); a requeue makes that time later. `run` is the present run. The
     job cannot have run before `since_s`.
     """

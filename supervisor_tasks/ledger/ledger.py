@@ -375,20 +375,20 @@ class Ledger:
         is still active.
         """
         owners = dict[SlurmId, set[JobId]]()
-        for row in self._recognised(submit_s):
+        for row in self._identified(submit_s):
             if row.slurm_submit_s == submit_s[row.slurm_id]:
                 owners.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
         return owners
 
-    def recognised_as(self, slurm_ids: Iterable[SlurmId]) -> dict[SlurmId, set[JobId]]:
-        """Which of the ledger's jobs a look at SLURM has recognised under these ids."""
+    def identified_as(self, slurm_ids: Iterable[SlurmId]) -> dict[SlurmId, set[JobId]]:
+        """Which of the ledger's jobs a look at SLURM has identified under these ids."""
         owners = dict[SlurmId, set[JobId]]()
-        for row in self._recognised(slurm_ids):
+        for row in self._identified(slurm_ids):
             owners.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
         return owners
 
-    def _recognised(self, slurm_ids: Iterable[SlurmId]) -> Sequence[Any]:
-        """The jobs with these SLURM ids that a look has recognised: their ids and the
+    def _identified(self, slurm_ids: Iterable[SlurmId]) -> Sequence[Any]:
+        """The jobs with these SLURM ids that a look has identified: their ids and the
         times SLURM got them.
         """
         asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(slurm_ids)))
@@ -399,11 +399,11 @@ class Ledger:
         with read_connection(self.engine) as connection:
             return connection.execute(query).all()
 
-    def highest_recognised_id(self) -> int:
-        """The highest SLURM id under which a look has recognised a job of the ledger; 0
+    def highest_identified_id(self) -> int:
+        """The highest SLURM id under which a look has identified a job of the ledger; 0
         when there is none.
         """
-        recognised = (
+        identified = (
             JOBS.c.cluster == self.cluster,
             JOBS.c.slurm_id.is_not(None),
             JOBS.c.slurm_submit_s.is_not(None),
@@ -411,7 +411,7 @@ class Ledger:
         with read_connection(self.engine) as connection:
             query = (
                 select(JOBS.c.slurm_id)
-                .where(*recognised)
+                .where(*identified)
                 .order_by(JOBS.c.slurm_id.desc())
                 .limit(1)
             )

@@ -109,7 +109,7 @@ def match_jobs(
     results = dict[JobId, MatchResult]()
     in_doubt = list[MatchRequest]()
     for job in wanted:
-        result = recognise(job, records_of_id.get(job.slurm_id, ()))
+        result = match_job(job, records_of_id.get(job.slurm_id, ()))
         results[job.job_id] = result
         if result.unclear == UNREAD:
             in_doubt.append(job)
@@ -123,11 +123,11 @@ def match_jobs(
         read = list[Record]()
         for record in records_of_id[job.slurm_id]:
             read.append(replace(record, is_read=True, ours=ours))
-        results[job.job_id] = recognise(job, read)
+        results[job.job_id] = match_job(job, read)
     return results
 
 
-def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
+def match_job(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
     """Return the result for a job that was given this id. `records` are all records of
     the id, ordered by submission time.
     """

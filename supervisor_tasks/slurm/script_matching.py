@@ -154,7 +154,7 @@ def written_at(answer: CommandAnswer, file: str) -> int | None:
     return int(found[-1])
 
 
-def is_recognised(
+def matches_script(
     job_id: JobId,
     suspects: Sequence[SqueueRow],
     headers: Mapping[SlurmId, str],

@@ -20,8 +20,8 @@ from supervisor_tasks.slurm.script_matching import (
     ScriptSearch,
     found_by_name,
     found_by_script,
-    is_recognised,
     job_id_in_header,
+    matches_script,
 )
 from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm.ssh_clock import SshClock
@@ -170,7 +170,7 @@ class SshSubmissionSearch:
         users, ago_s = dict[JobId, Address](), dict[JobId, float]()
         for search in wanted:
             job_id = search.job_id
-            results[job_id] = is_recognised(job_id, suspects[job_id], headers, unread)
+            results[job_id] = matches_script(job_id, suspects[job_id], headers, unread)
             if results[job_id] is False:
                 users[job_id], ago_s[job_id] = search.user, search.ago_s
         for job_id, records in self.sacct_submissions_of(users, ago_s).items():

@@ -41,10 +41,10 @@ def plausible_ids(
     listed: Collection[SlurmId] = ()
     if not controller.next_id:
         listed = cluster.queries.list_all()
-    recognised_id = ledger.highest_recognised_id()
-    highest = highest_given(controller.next_id, recognised_id, listed)
+    identified_id = ledger.highest_identified_id()
+    highest = highest_given(controller.next_id, identified_id, listed)
     given_ids = GivenIds(
-        highest, controller.runs_for_s(now_s), ledger.recognised_as(named)
+        highest, controller.runs_for_s(now_s), ledger.identified_as(named)
     )
     free = named - cluster.queries.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()
@@ -56,13 +56,13 @@ def plausible_ids(
     return plausible
 
 
-def highest_given(next_id: int, recognised_id: int, listed: Collection[SlurmId]) -> int:
+def highest_given(next_id: int, identified_id: int, listed: Collection[SlurmId]) -> int:
     """The highest id that SLURM is known to have given. `next_id` is slurmctld's next
     one, 0 where it is not shown, as over slurmrestd: then `listed` has the ids of all
-    jobs that slurmctld remembers. `recognised_id` is the highest id under which a look
-    has recognised a job. Pure.
+    jobs that slurmctld remembers. `identified_id` is the highest id under which a look
+    has identified a job. Pure.
     """
-    return max(next_id - 1, recognised_id, *listed)
+    return max(next_id - 1, identified_id, *listed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_job__renamed_before_the_first_look__is_recognised(
+def test_job__renamed_before_the_first_look__is_identified(
     grid: Grid, customer: Account
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")

@@ -1083,7 +1083,7 @@ def test_submission__slurmctld_restarted_in_the_middle__is_one_job(
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_submission__job_cannot_be_recognised__is_parked_and_not_submitted_again(
+def test_submission__job_cannot_be_identified__is_parked_and_not_submitted_again(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")

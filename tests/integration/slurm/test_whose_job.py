@@ -172,7 +172,7 @@ def test_submission_unclear__got_the_id_of_a_forgotten_job__is_found_and_runs_on
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_renamed__before_the_first_look__is_recognised_by_its_script(
+def test_renamed__before_the_first_look__is_identified_by_its_script(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "go"

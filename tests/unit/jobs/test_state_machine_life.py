@@ -472,7 +472,7 @@ def test_advance__node_could_not_start_it__submitted_again_a_little_later_and_on
     )
 
 
-def test_advance__slurm_denies_the_submitted_id__searches_unless_job_was_recognised() -> (
+def test_advance__slurm_denies_the_submitted_id__searches_unless_job_was_identified() -> (
     None
 ):
     denied = SubmissionDenied(SlurmId(7), "another's")
@@ -632,7 +632,7 @@ AnyOrder.TestCase.settings = settings(
 TestAnyOrder = AnyOrder.TestCase
 
 
-def test_recognised__under_another_id_or_after_the_end__changes_nothing() -> None:
+def test_identified__under_another_id_or_after_the_end__changes_nothing() -> None:
     queued, _ = lived(ScriptFetched("s", ""), SubmitStarted(10), Submitted(SlurmId(7)))
     assert then(queued, SlurmJobIdentified(SlurmId(8), 1000)) == queued
     known = then(queued, SlurmJobIdentified(SlurmId(7), 1000))
@@ -641,7 +641,7 @@ def test_recognised__under_another_id_or_after_the_end__changes_nothing() -> Non
     assert then(ended, SlurmJobIdentified(SlurmId(7), 2000)) == ended
 
 
-def test_recognised__by_a_later_time_after_a_requeue__is_recorded_again() -> None:
+def test_identified__by_a_later_time_after_a_requeue__is_recorded_again() -> None:
     events = (
         ScriptFetched("s", ""),
         SubmitStarted(10),

@@ -427,7 +427,7 @@ def test_find_discrepancies__its_end_came_in_during_the_sweep__the_monitor_looks
     )
 
 
-def test_find_discrepancies__renamed_and_recognised_in_the_list__nothing_is_wrong() -> (
+def test_find_discrepancies__renamed_and_identified_in_the_list__nothing_is_wrong() -> (
     None
 ):
     """By its script, or by its time where the login node cannot name its user."""
@@ -461,7 +461,7 @@ def test_find_discrepancies__renamed_and_recognised_in_the_list__nothing_is_wron
     ]
 
 
-def test_find_discrepancies__many_renamed_and_recognised__the_lost_one_is_not_held() -> (
+def test_find_discrepancies__many_renamed_and_identified__the_lost_one_is_not_held() -> (
     None
 ):
     jobs, rows = (

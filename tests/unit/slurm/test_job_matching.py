@@ -59,12 +59,12 @@ def recognised(
     return match_jobs([wanted], records, ask)[wanted.job_id]
 
 
-def test_recognised__known_submit_time__is_ours_with_any_name_and_user() -> None:
+def test_identified__known_submit_time__is_ours_with_any_name_and_user() -> None:
     for seen in (SEEN, replace(SEEN, user=""), replace(SEEN, user="renamed")):
         assert recognised(KNOWN, listed(seen, "renamed")) == MatchResult(seen)
 
 
-def test_recognised__another_submit_time__is_a_later_job_despite_same_user_and_name() -> (
+def test_identified__another_submit_time__is_a_later_job_despite_same_user_and_name() -> (
     None
 ):
     assert recognised(KNOWN, listed(replace(SEEN, submit_s=AT_S + 1))) == UNKNOWN
@@ -140,7 +140,7 @@ def test_first_look__in_accounting__the_line_of_sbatch_decides() -> None:
         )
 
 
-def test_recognised__id_of_a_later_job__only_accountings_older_record_is_ours() -> None:
+def test_identified__id_of_a_later_job__only_accountings_older_record_is_ours() -> None:
     lost = replace(KNOWN, id_belongs_to_other=True)
     later = replace(ENDED, submit_s=AT_S + 60, state="FAILED")
     assert recognised(lost, accounted(later, OTHER)) == UNKNOWN

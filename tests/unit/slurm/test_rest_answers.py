@@ -188,7 +188,7 @@ def test_jobs_listed__user_is_unknown__has_no_name() -> None:
     assert jobs("jobs")["unknown-user"].user == ""
 
 
-def test_jobs_listed__rejected_job__is_recognised() -> None:
+def test_jobs_listed__rejected_job__is_identified() -> None:
     assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == [
         "rej"
     ]

@@ -174,7 +174,7 @@ def test_jobs_listed__neither_exit_code_nor_signal__is_a_failure() -> None:
     assert rows["gpu"].exit_status == 15
 
 
-def test_jobs_listed__rejected_job__is_recognised() -> None:
+def test_jobs_listed__rejected_job__is_identified() -> None:
     assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == [
         "rej"
     ]

@@ -14,8 +14,8 @@ from supervisor_tasks.slurm.script_matching import (
     ScriptSearch,
     batch_jobs_since,
     has_job_name,
-    is_recognised,
     job_id_in_header,
+    matches_script,
     script_heads,
     was_rejected,
     written_at,
@@ -89,34 +89,36 @@ def test_candidates__jobs_with_the_name_or_submitted_later__but_no_other_of_ours
     assert {job.slurm_id for job in sought(OTHER).suspects(rows, late)} == {9, 10}
 
 
-def test_recognised__by_the_header_of_a_script__or_by_its_word_without_one() -> None:
+def test_matches_script__by_the_header_of_a_script__or_by_its_word_without_one() -> (
+    None
+):
     jobs = [listing()[SlurmId(number)] for number in (3, 9)]
     assert (
-        is_recognised(
+        matches_script(
             OURS, jobs, {SlurmId(3): script_header(OURS), SlurmId(9): "true"}, set()
         )
         is True
     )
     assert (
-        is_recognised(
+        matches_script(
             OURS, jobs, {SlurmId(9): script_header(OURS), SlurmId(3): "true"}, set()
         )
         is True
     )
     assert (
-        is_recognised(OURS, jobs, {SlurmId(9): "true"}, {SlurmId(3)}) is True
+        matches_script(OURS, jobs, {SlurmId(9): "true"}, {SlurmId(3)}) is True
     )  # it calls itself so, and has no script
     assert (
-        is_recognised(
+        matches_script(
             OURS, jobs, {SlurmId(3): script_header(OTHER), SlurmId(9): "true"}, set()
         )
         is False
     )
     # what 9 is, is not known
-    assert is_recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None
+    assert matches_script(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None
     # 9 is forgotten by now
-    assert is_recognised(OTHER, jobs, {SlurmId(3): "true"}, set()) is False
-    assert is_recognised(OTHER, jobs * MAX_SCRIPTS, {}, set()) is None
+    assert matches_script(OTHER, jobs, {SlurmId(3): "true"}, set()) is False
+    assert matches_script(OTHER, jobs * MAX_SCRIPTS, {}, set()) is None
 
 
 def test_written_at__start_up_files_print__is_the_time_of_the_exact_file() -> None:
