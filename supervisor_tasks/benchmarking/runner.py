@@ -500,8 +500,8 @@ def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
         for job in context.benchmarking.jobs.listed(one)
         if job.name == one.job_name
     ]
-    taken = SlurmRecords(named, listed=True).taken
-    for extra in taken[1:]:
+    accepted = SlurmRecords(named, listed=True).accepted
+    for extra in accepted[1:]:
         if extra.phase is not Phase.ENDED:
             log.error(
                 "extra_benchmark_job_cancelled",
@@ -509,7 +509,7 @@ def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
                 slurm_id=extra.slurm_id,
             )
             _cancel(context, one, extra.slurm_id)
-    return next(iter([*taken, *named]), None)
+    return next(iter([*accepted, *named]), None)
 
 
 def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:

@@ -125,10 +125,10 @@ def _search_result(
     SLURM.
     """
     found = required(records)
-    if found.taken:
+    if found.accepted:
         if found.listed:  # what only accounting has cannot be cancelled
-            _cancel_extras(context, job, found.taken[1:])
-        return Submitted(found.taken[0].slurm_id)
+            _cancel_extras(context, job, found.accepted[1:])
+        return Submitted(found.accepted[0].slurm_id)
     if found.seen:
         return SubmitRejected(
             f"SLURM rejected the job: {found.seen[0].reason}",
@@ -168,9 +168,9 @@ def require_worth_trying(cut_off: CutOff) -> None:
     of other customers are not.
     """
     times = len(cut_off.reasons)
-    if times >= MAX_CUT_OFF_TRIES and cut_off.others_taken > cut_off.others_cut_off:
+    if times >= MAX_CUT_OFF_TRIES and cut_off.others_accepted > cut_off.others_cut_off:
         raise PermanentError(
-            f"its submission was cut off {times} times while SLURM took the jobs of {cut_off.others_taken} other customers,"
+            f"its submission was cut off {times} times while SLURM took the jobs of {cut_off.others_accepted} other customers,"
             f" and SLURM has nothing of it; the last time: {cut_off.reasons[-1]}"
         )
 
@@ -247,12 +247,12 @@ def _submitted_since(
     ages: Ages,
 ) -> dict[JobId, SlurmId | Exception | None]:
     found = _records(context, customer, ages)
-    # of an earlier claim, or of another ledger; SLURM shows none of these as taken
+    # of an earlier claim, or of another ledger; SLURM shows none of these as accepted
     unknown = dict[JobId, float]()
     for job_id, records in found.items():
         if not past[job_id].has_earlier_claim:
             continue
-        if isinstance(records, SlurmRecords) and not records.taken:
+        if isinstance(records, SlurmRecords) and not records.accepted:
             unknown[job_id] = ages[job_id]
     logs: Mapping[JobId, bool | Exception] = {}
     if unknown:
@@ -279,11 +279,11 @@ def _earlier_id(
             "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not known"
         )
     found = required(records)
-    if not found.taken:
+    if not found.accepted:
         return None
     if found.listed:  # what only accounting has cannot be cancelled
-        _cancel_extras(context, job, found.taken[1:])
-    return found.taken[0].slurm_id
+        _cancel_extras(context, job, found.accepted[1:])
+    return found.accepted[0].slurm_id
 
 
 def require_never_ran(job: Job) -> None:
@@ -331,8 +331,8 @@ def _only_submission(
     records: SlurmRecords | Exception,
 ) -> SlurmId:
     try:
-        taken = required(records).taken
-        _cancel_extras(context, job, taken[1:])
+        accepted = required(records).accepted
+        _cancel_extras(context, job, accepted[1:])
     except (TransientError, UndecidedError) as error:
         log.warning(
             "extra_submissions_not_searched",
@@ -341,9 +341,9 @@ def _only_submission(
             error=str(error),
         )
         return slurm_id
-    if not taken:
+    if not accepted:
         return slurm_id
-    return taken[0].slurm_id
+    return accepted[0].slurm_id
 
 
 def _cancel_extras(

@@ -213,7 +213,7 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
     submissions = cluster.submissions
     called_s = time.time()
     again = set[JobId]()
-    taken = set[JobId]()
+    accepted = set[JobId]()
     to_look_at = dict[JobId, SlurmId]()
     if cluster.settings.submit_key:
         again = {job_id for job_id, request in begun.requests if request.number > 1}
@@ -231,8 +231,8 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
             **answer_fields,
         )
         if isinstance(answer, int):
-            taken.add(job_id)
-        elif isinstance(answer, TooLateError) and taken:
+            accepted.add(job_id)
+        elif isinstance(answer, TooLateError) and accepted:
             # SLURM works, and took its time for the jobs before
             answer = CommandFullError()
         if isinstance(answer, int) and job_id in again:

@@ -59,11 +59,11 @@ _SUBMISSIONS = text(
 )
 
 # The submissions of other customers between two events. `cut_off` counts the customers
-# with a submission that was cut off. `taken` counts the other customers whose jobs
+# with a submission that was cut off. `accepted` counts the other customers whose jobs
 # SLURM took, if these submissions also began in that time.
 _OTHERS = text(
     """
-    SELECT count(*) FILTER (WHERE NOT cut_off) AS taken, count(*) FILTER (WHERE cut_off) AS cut_off FROM (
+    SELECT count(*) FILTER (WHERE NOT cut_off) AS accepted, count(*) FILTER (WHERE cut_off) AS cut_off FROM (
         SELECT bool_or(events.name = 'SubmitOutcomeUnknown') AS cut_off
         FROM events JOIN jobs ON jobs.cluster = events.cluster AND jobs.job_id = events.job_id
         WHERE events.cluster = :cluster AND events.id BETWEEN :first_id AND :last_id AND jobs.customer <> :customer
@@ -116,13 +116,13 @@ _WAITING = text(
 class CutOff:
     """The submissions of a job that were cut off since its effect began to fail.
 
-    `reasons` has one reason for each, the latest last. `others_taken` is the number of
+    `reasons` has one reason for each, the latest last. `others_accepted` is the number of
     other customers whose jobs SLURM took meanwhile, `others_cut_off` the number of
     other customers whose submissions were cut off, too.
     """
 
     reasons: Sequence[str]
-    others_taken: int
+    others_accepted: int
     others_cut_off: int
 
 
@@ -336,7 +336,7 @@ class Journal:
             others = connection.execute(
                 _OTHERS, {"cluster": self._cluster, "customer": job.customer, **between}
             ).one()
-        return CutOff([row.reason for row in rows], others.taken, others.cut_off)
+        return CutOff([row.reason for row in rows], others.accepted, others.cut_off)
 
     def _since_claim(self, job_id: JobId) -> tuple[Any, ...]:
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id

@@ -396,12 +396,12 @@ def _traces_by_time(
     persisted = set(snapshot.persisted_by_slurm or ())
     traces = dict[JobId, Trace]()
     for job_id, job in jobs.items():
-        taken_s = _taken_s(job, now_s, answered_ago_s.get(job_id))
+        accepted_at_s = _accepted_at_s(job, now_s, answered_ago_s.get(job_id))
         if job_id in persisted:
             traces[job_id] = Trace.UNSURE
-        elif taken_s > booted_s:
+        elif accepted_at_s > booted_s:
             # slurmctld forgets a waiting job only when it is killed: then it restarted
-            # after it had taken the job.
+            # after it had accepted the job.
             traces[job_id] = Trace.SOME
         elif len(losses_ago_s.get(job_id, ())) >= MAX_FORGOTTEN_TIMES:
             traces[job_id] = Trace.UNSURE
@@ -498,9 +498,9 @@ def _log_traces(
     return traces
 
 
-def _taken_s(job: Job, now_s: float, answered_ago_s: float | None) -> float:
+def _accepted_at_s(job: Job, now_s: float, answered_ago_s: float | None) -> float:
     """When SLURM took the job, by the site's clocks. If no look has shown that time,
-    SLURM had taken the job before it answered. Infinite if the journal does not have
+    SLURM had accepted the job before it answered. Infinite if the journal does not have
     the answer.
     """
     if answered_ago_s is None:

@@ -60,15 +60,15 @@ class SlurmRecords:
     listed: bool
 
     @property
-    def taken(self) -> list[JobRecord]:
+    def accepted(self) -> list[JobRecord]:
         """The records of what SLURM did not reject. There is one at most; if there ever
         are more, the first one counts, and the others must be cancelled.
         """
-        taken = list[JobRecord]()
+        accepted = list[JobRecord]()
         for record in self.seen:
             if not was_rejected(record):
-                taken.append(record)
-        return taken
+                accepted.append(record)
+        return accepted
 
     def without(self, over: Collection[SlurmId], *, rejections: bool) -> "SlurmRecords":
         """Return the records without those of SLURM jobs that are over, and, if the

@@ -80,7 +80,7 @@ def test_cut_off__others_submitted_meanwhile__counts_those_between_first_and_las
     for job, event in happened:
         ledger.record(JobChange(job, event))
     found = ledger.journal.cut_off(ledger.jobs([ours])[ours], effect_id)
-    assert found == CutOff(["cut", "cut again"], others_taken=1, others_cut_off=1)
+    assert found == CutOff(["cut", "cut again"], others_accepted=1, others_cut_off=1)
 
 
 def test_ever_suspended__a_look_saw_the_job_suspended__names_the_job(

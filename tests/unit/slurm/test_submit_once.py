@@ -50,7 +50,7 @@ def test_may_arrive__its_time_has_passed__is_false() -> None:
 def test_taken__what_slurm_rejected__is_left_out() -> None:
     rejected = JobRecord(SlurmId(7), "FAILED", 0, 0, reason="BadConstraints")
     runs = JobRecord(SlurmId(8), "RUNNING", 3, 0)
-    assert SlurmRecords([rejected, runs], listed=True).taken == [runs]
+    assert SlurmRecords([rejected, runs], listed=True).accepted == [runs]
 
 
 REFUSED = JobRecord(SlurmId(7), "FAILED", 0, 256, reason="BadConstraints")
