@@ -42,7 +42,7 @@ CLUSTER_NAME = "main"  # as the supervisor's settings have it
 log = EventLog("reporter")
 
 MAX_WAIT_S = 2.0
-LOOK_ANYWAY_MS = 500  # for events from before the inotify watch
+CHECK_ANYWAY_MS = 500  # for events from before the inotify watch
 CARE_EVERY_S = 30.0
 FIGURES_EVERY_S = 60.0
 
@@ -69,7 +69,7 @@ class Reporter:
             self._deliver_new_events()
             LOOP.completed()
             # reached when inotify cannot watch the spool
-            self._stopping.wait(LOOK_ANYWAY_MS / 1000)
+            self._stopping.wait(CHECK_ANYWAY_MS / 1000)
         self._delivery.close()
         self._log_spool_errors_of(self._log_figures)
 
@@ -84,7 +84,7 @@ class Reporter:
                 self._deliver_all()
         except (OSError, WatchfilesRustInternalError) as error:
             if str(error) != self._watch_failure:
-                every_s = LOOK_ANYWAY_MS / 1000
+                every_s = CHECK_ANYWAY_MS / 1000
                 log.error("inotify_unavailable", look_every_s=every_s, error=str(error))
             self._watch_failure = str(error)
 
@@ -94,7 +94,7 @@ class Reporter:
             debounce=20,
             step=10,
             recursive=False,
-            rust_timeout=LOOK_ANYWAY_MS,
+            rust_timeout=CHECK_ANYWAY_MS,
             yield_on_timeout=True,
             stop_event=self._stopping,
             raise_interrupt=False,

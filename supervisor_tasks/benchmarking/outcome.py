@@ -22,8 +22,8 @@ from supervisor_tasks.slurm.parsers import JobRecord, describe_exit
 from supervisor_tasks.slurm.script_matching import was_rejected
 from supervisor_tasks.slurm.submit_once import may_arrive
 
-FIRST_LOOK_S = 1.0
-MAX_LOOK_S = 60.0
+FIRST_POLL_S = 1.0
+MAX_POLL_S = 60.0
 MISSING_AGAIN_S = 5.0
 # submissions that SLURM, when asked, does not know; then the benchmark has failed
 MAX_SUBMISSIONS = 5
@@ -37,7 +37,7 @@ LONG_WAIT_S = 3600.0  # in SLURM's queue; then an alarm is raised
 MAX_WAIT_S = 48 * 3600.0
 
 
-def after_look(
+def after_poll(
     one: Measurement,
     record: JobRecord | None,
     submission_window_s: float,
@@ -82,7 +82,7 @@ def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
             slurm_state=record.state,
             exit_status=record.exit_status,
         )
-    poll_delay_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), MAX_LOOK_S)
+    poll_delay_s = min(max(one.called_s_ago / 2, FIRST_POLL_S), MAX_POLL_S)
     return MeasurementUpdate(
         stage=BenchmarkState.SUBMITTED,
         poll_delay_s=poll_delay_s,
@@ -180,7 +180,7 @@ def after_cancel(
             poll_delay_s=0.0,
             reason=f"{cancel_reason}; {stays}",
         )
-    again_s = MAX_LOOK_S if rejected else FIRST_LOOK_S
+    again_s = MAX_POLL_S if rejected else FIRST_POLL_S
     return replace(change, poll_delay_s=again_s, reason=stays)
 
 

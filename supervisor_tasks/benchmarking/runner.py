@@ -26,9 +26,9 @@ from supervisor_tasks.benchmarking.model import (
     next_step,
 )
 from supervisor_tasks.benchmarking.outcome import (
-    FIRST_LOOK_S,
+    FIRST_POLL_S,
     after_cancel,
-    after_look,
+    after_poll,
     blocked_reason,
     counts_nodes,
     cut_short,
@@ -259,7 +259,7 @@ def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> floa
     if context.ledger.benchmarks.start_submission(one, user):
         begun = replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
         _hand_over(context, begun, clock, begun_s)
-    return FIRST_LOOK_S
+    return FIRST_POLL_S
 
 
 def _hand_over(
@@ -302,7 +302,7 @@ def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     if record is None:
         record, shows_end = _traces(context, run, one)
     window_s = context.benchmarking.jobs.cluster.submissions.window_s
-    change = after_look(one, record, window_s, output_shows_end=shows_end)
+    change = after_poll(one, record, window_s, output_shows_end=shows_end)
     if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
         change = _ended_by_us(context, run, one, record, change, change.slurm_id)
     _change(context, one, change)

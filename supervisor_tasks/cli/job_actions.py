@@ -152,11 +152,11 @@ def _record(cli: CliContext, change: JobChange, refuse: Callable[[Job], None]) -
     asked whether to go on.
     """
 
-    def look_again(_: Connection) -> None:
+    def check_again(_: Connection) -> None:
         # by another connection, which sees the same, as this one has locked the job
         refuse(cli.ledger.jobs([change.job_id])[change.job_id])
 
-    return cli.ledger.record(change, first=look_again)[change.job_id]
+    return cli.ledger.record(change, first=check_again)[change.job_id]
 
 
 def settle(

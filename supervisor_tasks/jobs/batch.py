@@ -96,7 +96,7 @@ class Batch:
     def run(self, goes_on: Callable[[], bool]) -> None:
         """Carry out all due effects, as long as `goes_on` answers True, and record what
         came of them. Returns at once if another thread already runs the batch; that
-        thread then looks again. Raises LedgerUnavailableError; a retry helps.
+        thread then leases again. Raises LedgerUnavailableError; a retry helps.
         """
         with self._lock:
             self._asked = True
@@ -171,7 +171,7 @@ class Batch:
             self._asked = True  # more effects may be due
         for members in groups:
             group = Group(self._context, members, self._await_commit)
-            done = self._pool.submit(self._in_context, self._policy.carry_out, group)
+            done = self._pool.submit(self._in_context, self._policy.handler, group)
             self._groups += 1
             self._jobs |= {effect: job for job, effect in members}
             done.add_done_callback(partial(self._ended, group, self._polls))
@@ -201,8 +201,8 @@ class Batch:
         """
         return self._policy.group_size > 1 and effects >= self._policy.group_size
 
-    def _in_context(self, carry_out: Callable[[Group], None], group: Group) -> None:
-        """Call `carry_out` with the group, in the log's context. Then wait while the
+    def _in_context(self, handler: Callable[[Group], None], group: Group) -> None:
+        """Call `handler` with the group, in the log's context. Then wait while the
         outcomes that wait for their commit fill their memory.
         """
         if len(group.members) == 1:
@@ -213,7 +213,7 @@ class Batch:
             task=self._kind.value, **fields
         )
         with log_context, timed(BATCHES, self._kind.value):
-            carry_out(group)
+            handler(group)
         with self._has_room:
             self._has_room.wait_for(lambda: self._closed or not self._is_filled())
 

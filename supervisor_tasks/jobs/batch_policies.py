@@ -30,7 +30,7 @@ class BatchPolicy:
     leased, so that no thread is idle until the next commit.
     """
 
-    carry_out: Callable[[Group], None]
+    handler: Callable[[Group], None]
     lease_due: LeaseDue
     parallel: int
     queued: int = 0
@@ -57,16 +57,16 @@ def one_by_one(
     work that is about one job.
     """
 
-    def carry_out(group: Group) -> None:
+    def handler(group: Group) -> None:
         for job, effect in group.members:
             group.record(EffectOutcome(effect, work(group.context, job, effect)))
 
-    return carry_out
+    return handler
 
 
 BATCH_POLICIES = {
     EffectKind.FETCH: BatchPolicy(
-        carry_out=one_by_one(
+        handler=one_by_one(
             lambda context, job, effect: fetch(context, job, effect.attempts)
         ),
         lease_due=_due(EffectKind.FETCH),
@@ -76,22 +76,22 @@ BATCH_POLICIES = {
     # Half of these threads serve all customers whose logins are slow (SLOW_COMMANDS in
     # slurm/ssh.py).
     EffectKind.SUBMIT: BatchPolicy(
-        carry_out=submit, lease_due=_due_by_customer, parallel=16, group_size=GROUP_JOBS
+        handler=submit, lease_due=_due_by_customer, parallel=16, group_size=GROUP_JOBS
     ),
     EffectKind.CANCEL: BatchPolicy(
-        carry_out=one_by_one(lambda context, job, _: cancel(context, job)),
+        handler=one_by_one(lambda context, job, _: cancel(context, job)),
         lease_due=lambda ledger, groups: ledger.effects.lease_cancellations(groups),
         parallel=4,
         queued=12,
     ),
     EffectKind.TOP_UP: BatchPolicy(
-        carry_out=one_by_one(lambda context, job, _: extend_time_limit(context, job)),
+        handler=one_by_one(lambda context, job, _: extend_time_limit(context, job)),
         lease_due=_due(EffectKind.TOP_UP),
         parallel=4,
         queued=12,
     ),
     EffectKind.NOTIFY_CUSTOMER: BatchPolicy(
-        carry_out=one_by_one(lambda context, job, _: notify_customer(context, job)),
+        handler=one_by_one(lambda context, job, _: notify_customer(context, job)),
         lease_due=_due(EffectKind.NOTIFY_CUSTOMER),
         parallel=8,
         queued=24,

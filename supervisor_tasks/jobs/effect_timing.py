@@ -2,9 +2,9 @@
 
 from supervisor_tasks.jobs.model import Effect, EffectKind, Job, State
 
-FIRST_LOOK_S = 0.5
-MAX_LOOK_S = 900.0
-LEAST_LOOK_S = 30.0  # between looks at a job whose paid time is nearly or wholly used
+FIRST_POLL_S = 0.5
+MAX_POLL_S = 900.0
+MIN_POLL_S = 30.0  # between polls of a job whose paid time is nearly or wholly used
 
 DISPATCH_AGAIN_S = 5.0  # a message without a consequence for so long counts as lost
 
@@ -30,9 +30,9 @@ def next_poll(job: Job) -> Effect:
     than the paid time is used. So a job that is requeued right after this look, without
     a callback, has had no unpaid time at the next one.
     """
-    doubled_s = FIRST_LOOK_S * 2 ** min(job.poll_count, 16)
-    used_up_in_s = max(float(job.left_s), LEAST_LOOK_S)
-    return Effect(EffectKind.POLL_SLURM, min(doubled_s, MAX_LOOK_S, used_up_in_s))
+    doubled_s = FIRST_POLL_S * 2 ** min(job.poll_count, 16)
+    used_up_in_s = max(float(job.left_s), MIN_POLL_S)
+    return Effect(EffectKind.POLL_SLURM, min(doubled_s, MAX_POLL_S, used_up_in_s))
 
 
 def limit_to_apply(job: Job) -> tuple[Effect, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from supervisor_tasks.jobs.effect_timing import (
     BEFORE_SECOND_SEARCH_S,
-    FIRST_LOOK_S,
+    FIRST_POLL_S,
     limit_to_apply,
     next_poll,
     stop_slurm,
@@ -93,7 +93,7 @@ USED_UP = (
 )
 # times that a waiting job is put back to its paid size; the next time, it is cancelled
 MAX_PUT_BACK_TIMES = 3
-LOOK_AFTER_S = 2.0  # until the look that checks the first put-back; doubled each time
+POLL_AFTER_S = 2.0  # until the poll that checks the first put-back; doubled each time
 LAUNCH_AGAIN_S = 30.0  # until a job is submitted again that a node could not start
 # for a status without a place on chain: any reorganisation puts it in doubt, until the
 # status's log shows its place
@@ -298,8 +298,8 @@ def _submit_rejected(job: Job, event: SubmitRejected) -> Next:
     effects = [Effect(EffectKind.RETURN_JOB), Effect(EffectKind.NOTIFY_CUSTOMER)]
     if event.token_s:
         # the customer's login session may have answered, and may submit the job itself
-        first_look_s = min(event.token_s, BEFORE_SECOND_SEARCH_S)
-        effects.append(Effect(EffectKind.CANCEL, first_look_s))
+        first_search_s = min(event.token_s, BEFORE_SECOND_SEARCH_S)
+        effects.append(Effect(EffectKind.CANCEL, first_search_s))
     return refused, tuple(effects)
 
 
@@ -310,7 +310,7 @@ def _submit_not_executed(job: Job, _: SubmitNotExecuted) -> Next:
 
 @on(SubmitOutcomeUnknown, State.SUBMITTING)
 def _submit_outcome_unknown(job: Job, _: SubmitOutcomeUnknown) -> Next:
-    return replace(job, poll_count=0), (Effect(EffectKind.SUBMIT, FIRST_LOOK_S),)
+    return replace(job, poll_count=0), (Effect(EffectKind.SUBMIT, FIRST_POLL_S),)
 
 
 @on(SubmissionNotFound, State.SUBMITTING)
@@ -551,8 +551,8 @@ def _put_back(job: Job, _: MoreThanPaid) -> Next:
     """Have `extend_time_limit` put the job back in SLURM; `LimitApplied` counts that. A
     look before the worker has put the job back proves nothing against the owner.
     """
-    look = Effect(EffectKind.POLL_SLURM, LOOK_AFTER_S * 2**job.put_back)
-    return replace(job, poll_count=0), (Effect(EffectKind.TOP_UP), look)
+    poll = Effect(EffectKind.POLL_SLURM, POLL_AFTER_S * 2**job.put_back)
+    return replace(job, poll_count=0), (Effect(EffectKind.TOP_UP), poll)
 
 
 @on(MoreThanPaid, *IN_SLURM, when=_is_not_stopped)

@@ -241,7 +241,7 @@ def _fault_of_home(home: Home) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _CheckedHome:
     why: str | None
     until_s: float
 
@@ -268,7 +268,7 @@ class Homes:
     ) -> None:
         self._shared_allowed = shared_allowed
         self._safe_for_s, self._unsafe_for_s = safe_for_s, unsafe_for_s
-        self._verdicts: dict[str, _Verdict] = {}
+        self._checked_homes: dict[str, _CheckedHome] = {}
         self._changed = threading.Condition()
         # homes that no look has taken yet
         self._wanted: list[tuple[str, Future[Home]]] = []
@@ -283,13 +283,13 @@ class Homes:
         """
         if self._shared_allowed:
             return
-        verdict = self._recent_verdict(user)
-        if verdict is None:
-            verdict = self._judge(user, see, log_in)
-        if verdict.why is not None:
-            raise UnsafeHomeError(f"{UNSAFE}{user}: {verdict.why}")
+        checked = self._recently_checked(user)
+        if checked is None:
+            checked = self._judge(user, see, log_in)
+        if checked.why is not None:
+            raise UnsafeHomeError(f"{UNSAFE}{user}: {checked.why}")
 
-    def _judge(self, user: str, see: See, log_in: Callable[[], object]) -> _Verdict:
+    def _judge(self, user: str, see: See, log_in: Callable[[], object]) -> _CheckedHome:
         home = self._seen(user, see)
         why = home_fault(user, home)
         if home.is_missing and why == _fault_of_home(home):
@@ -298,19 +298,19 @@ class Homes:
         for_s = self._safe_for_s
         if why is not None:
             for_s = self._unsafe_for_s
-        verdict = _Verdict(why, time.monotonic() + for_s)
+        checked = _CheckedHome(why, time.monotonic() + for_s)
         with self._changed:
-            self._verdicts[user] = verdict
-        return verdict
+            self._checked_homes[user] = checked
+        return checked
 
-    def _recent_verdict(self, user: str) -> _Verdict | None:
-        """Return a recent verdict, and delete the older verdicts of all users."""
+    def _recently_checked(self, user: str) -> _CheckedHome | None:
+        """Return a recent checked, and delete the older verdicts of all users."""
         now_s = time.monotonic()
         with self._changed:
-            for name, verdict in list(self._verdicts.items()):
-                if verdict.until_s <= now_s:
-                    del self._verdicts[name]
-            return self._verdicts.get(user)
+            for name, checked in list(self._checked_homes.items()):
+                if checked.until_s <= now_s:
+                    del self._checked_homes[name]
+            return self._checked_homes.get(user)
 
     def _seen(self, user: str, see: See) -> Home:
         """Return the user's home, as a look of this thread shows it, or a look of

@@ -163,7 +163,7 @@ _TOKEN_ADVICE = {
 }
 _TOKEN_USED = ("supervisor: token used",)
 # the last line of an sbatch that has asked slurmctld begins so
-_VERDICT = "batch job submission failed:"
+_REJECTION_TEXT = "batch job submission failed:"
 _NOT_RUN = (126, 127)
 # sh's status of a command that ended by its time limit or a signal
 _ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))
@@ -349,11 +349,11 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     if answer.status in _NO_DECISION:
         raise OutcomeUnknownError(unknown)
     complaints = answer.stderr.lower()
-    _, has_verdict, verdict = complaints.rpartition(_VERDICT)
-    if has_verdict:
-        raise_for_verdict(complaints, verdict, error_text, unknown)
+    _, has_rejection, rejection = complaints.rpartition(_REJECTION_TEXT)
+    if has_rejection:
+        raise_for_rejection(complaints, rejection, error_text, unknown)
     else:
-        _raise_without_verdict(complaints, error_text)
+        _raise_without_rejection(complaints, error_text)
     if _has(complaints, _NO_ANSWER):
         raise OutcomeUnknownError(unknown)
     if "sbatch: error:" not in complaints:
@@ -361,11 +361,11 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     raise AnswerNotUnderstoodError(unknown)
 
 
-def raise_for_verdict(
-    complaints: str, verdict: str, error_text: str, unknown: str
+def raise_for_rejection(
+    complaints: str, rejection: str, error_text: str, unknown: str
 ) -> None:
     """Raise the error for slurmctld's answer to a submission, if its meaning is known.
-    `complaints` (the whole error output) and `verdict` (slurmctld's own text) are in
+    `complaints` (the whole error output) and `rejection` (slurmctld's own text) are in
     lower case. `error_text` is for the messages of the errors, and `unknown` is the
     message of OutcomeUnknownError.
     """
@@ -379,17 +379,17 @@ def raise_for_verdict(
         raise SlurmUnavailableError(
             f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY){advice}: {error_text}"
         )
-    if _has(verdict, _NOT_NOW):
+    if _has(rejection, _NOT_NOW):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
-    if not _has(verdict, _REJECTED):
+    if not _has(rejection, _REJECTED):
         return
     if _has(complaints, _NOT_NOW):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
     raise SlurmRejectedError(error_text)
 
 
-def _raise_without_verdict(complaints: str, error_text: str) -> None:
-    """Raise the error for a text that sbatch printed without slurmctld's verdict, if
+def _raise_without_rejection(complaints: str, error_text: str) -> None:
+    """Raise the error for a text that sbatch printed without slurmctld's rejection, if
     its meaning is known.
     """
     if _has(complaints, (*_STACK_NOT_LOADED, *_NOT_NOW)):

@@ -31,7 +31,7 @@ from supervisor_tasks.slurm.parsers import (
     can_be_given,
     is_missing_answer,
     may_change_later,
-    raise_for_verdict,
+    raise_for_rejection,
 )
 from supervisor_tasks.slurm.rest_versions import as_object
 from supervisor_tasks.slurm.size import (
@@ -145,7 +145,7 @@ def submitted(
         raise SlurmUnavailableError(shown)
     if ACCESS_DENIED in answer.error_numbers:
         raise _denied(shown, has_submit_key)
-    raise_for_verdict(answer.verdict, answer.verdict, answer.error_text, shown)
+    raise_for_rejection(answer.verdict, answer.verdict, answer.error_text, shown)
     raise OutcomeUnknownError(shown)
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdate
 from supervisor_tasks.benchmarking.outcome import (
     LONG_WAIT_S,
-    MAX_LOOK_S,
+    MAX_POLL_S,
     MAX_SUBMISSIONS,
     MAX_WAIT_S,
     NODES_COUNTED_AFTER_S,
     OUTPUT_LATE_S,
     after_cancel,
-    after_look,
+    after_poll,
     blocked_reason,
     counts_nodes,
     cut_short,
@@ -48,8 +48,8 @@ def record(state: str, **about: Any) -> JobRecord:
     "state",
     ["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "NEVER_HEARD_OF"],
 )
-def test_after_look__job_has_not_ended__looks_again(state: str) -> None:
-    change = after_look(
+def test_after_poll__job_has_not_ended__looks_again(state: str) -> None:
+    change = after_poll(
         one(BenchmarkState.SUBMITTING, called_s_ago=10), record(state), SETTLED_S
     )
     assert (change.stage, change.slurm_id, change.poll_delay_s) == (
@@ -57,14 +57,14 @@ def test_after_look__job_has_not_ended__looks_again(state: str) -> None:
         7,
         5.0,
     )
-    change = after_look(
+    change = after_poll(
         one(BenchmarkState.SUBMITTED, called_s_ago=math.inf), record(state), SETTLED_S
     )
-    assert change.poll_delay_s == MAX_LOOK_S
+    assert change.poll_delay_s == MAX_POLL_S
 
 
-def test_after_look__job_waits__says_for_what() -> None:
-    change = after_look(
+def test_after_poll__job_waits__says_for_what() -> None:
+    change = after_poll(
         one(BenchmarkState.SUBMITTED), record("PENDING", reason="Priority"), SETTLED_S
     )
     assert change.slurm_state == "PENDING (Priority)"
@@ -105,8 +105,8 @@ def test_blocked_reason__slurm_will_not_begin_it_or_not_in_time__says_why(
     "state",
     ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"],
 )
-def test_after_look__job_has_ended__is_an_end(state: str) -> None:
-    change = after_look(
+def test_after_poll__job_has_ended__is_an_end(state: str) -> None:
+    change = after_poll(
         one(BenchmarkState.SUBMITTED), record(state, exit_status=256), SETTLED_S
     )
     assert (change.stage, change.slurm_state, change.exit_status) == (
@@ -116,17 +116,17 @@ def test_after_look__job_has_ended__is_an_end(state: str) -> None:
     )
 
 
-def test_after_look__slurm_rejected_the_job__has_failed() -> None:
+def test_after_poll__slurm_rejected_the_job__has_failed() -> None:
     rejected = record("FAILED", elapsed_s=0, reason="BadConstraints")
-    change = after_look(one(BenchmarkState.SUBMITTING), rejected, SETTLED_S)
+    change = after_poll(one(BenchmarkState.SUBMITTING), rejected, SETTLED_S)
     assert (change.stage, change.reason) == (
         BenchmarkState.FAILED,
         "SLURM rejected the job: BadConstraints",
     )
 
 
-def test_after_look__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> None:
-    early = after_look(
+def test_after_poll__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> None:
+    early = after_poll(
         one(BenchmarkState.SUBMITTING, called_s_ago=3.0), None, SETTLED_S
     )
     assert (early.stage, early.poll_delay_s, early.lost) == (
@@ -134,11 +134,11 @@ def test_after_look__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> N
         20.0,
         False,
     )
-    late = after_look(
+    late = after_poll(
         one(BenchmarkState.SUBMITTING, called_s_ago=23.0), None, SETTLED_S
     )
     assert (late.stage, late.lost) == (BenchmarkState.WAITING, True)
-    last = after_look(
+    last = after_poll(
         one(
             BenchmarkState.SUBMITTING,
             called_s_ago=23.0,
@@ -154,10 +154,10 @@ def test_after_look__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> N
 
 
 @pytest.mark.parametrize("stage", [BenchmarkState.SUBMITTING, BenchmarkState.SUBMITTED])
-def test_after_look__slurm_lacks_the_job__is_an_end_if_the_output_shows_it(
+def test_after_poll__slurm_lacks_the_job__is_an_end_if_the_output_shows_it(
     stage: BenchmarkState,
 ) -> None:
-    change = after_look(
+    change = after_poll(
         one(stage, called_s_ago=100, slurm_id=SlurmId(7)),
         None,
         SETTLED_S,
@@ -170,8 +170,8 @@ def test_after_look__slurm_lacks_the_job__is_an_end_if_the_output_shows_it(
     )
 
 
-def test_after_look__submitted_job_is_missing__waits_before_it_is_an_end() -> None:
-    first = after_look(
+def test_after_poll__submitted_job_is_missing__waits_before_it_is_an_end() -> None:
+    first = after_poll(
         one(BenchmarkState.SUBMITTED, slurm_id=SlurmId(7)), None, SETTLED_S
     )
     assert (first.stage, first.missing, first.poll_delay_s <= SETTLED_S) == (
@@ -179,13 +179,13 @@ def test_after_look__submitted_job_is_missing__waits_before_it_is_an_end() -> No
         True,
         True,
     )
-    second = after_look(
+    second = after_poll(
         one(BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), missing_for_s=22.0),
         None,
         SETTLED_S,
     )
     assert (second.stage, second.poll_delay_s) == (BenchmarkState.SUBMITTED, 1.0)
-    third = after_look(
+    third = after_poll(
         one(BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), missing_for_s=23.0),
         None,
         SETTLED_S,
@@ -385,7 +385,7 @@ def test_after_cancel__slurm_rejects__leaves_what_waits_and_awaits_what_runs(
     stage: BenchmarkState,
     reason: str,
 ) -> None:
-    change = after_look(
+    change = after_poll(
         one(BenchmarkState.SUBMITTED, called_s_ago=9.0), record(state), SETTLED_S
     )
     found = after_cancel(
@@ -434,10 +434,10 @@ def test_cut_short__run_that_is_ending__keeps_what_had_completed(
         (math.inf, 60.0),
     ],
 )
-def test_after_look__job_has_not_ended__waits_half_its_age_within_bounds(
+def test_after_poll__job_has_not_ended__waits_half_its_age_within_bounds(
     called_s_ago: float, poll_delay_s: float
 ) -> None:
-    change = after_look(
+    change = after_poll(
         one(BenchmarkState.SUBMITTED, called_s_ago=called_s_ago),
         record("RUNNING"),
         SETTLED_S,
@@ -455,7 +455,7 @@ def test_after_look__job_has_not_ended__waits_half_its_age_within_bounds(
         (None, 3.0, 3.0),
     ],
 )
-def test_after_look__submitted_job_is_missing__looks_again_within_five_seconds(
+def test_after_poll__submitted_job_is_missing__looks_again_within_five_seconds(
     missing_for_s: float | None, window_s: float, poll_delay_s: float
 ) -> None:
     missing = one(
@@ -464,7 +464,7 @@ def test_after_look__submitted_job_is_missing__looks_again_within_five_seconds(
         slurm_state="RUNNING",
         missing_for_s=missing_for_s,
     )
-    assert after_look(missing, None, window_s) == MeasurementUpdate(
+    assert after_poll(missing, None, window_s) == MeasurementUpdate(
         stage=BenchmarkState.SUBMITTED,
         poll_delay_s=poll_delay_s,
         slurm_id=SlurmId(7),
@@ -484,10 +484,10 @@ def test_after_look__submitted_job_is_missing__looks_again_within_five_seconds(
         ("FAILED", BenchmarkState.ENDED),
     ],
 )
-def test_after_look__record_and_output_that_shows_an_end__the_record_counts(
+def test_after_poll__record_and_output_that_shows_an_end__the_record_counts(
     state: str, stage: BenchmarkState
 ) -> None:
-    change = after_look(
+    change = after_poll(
         one(BenchmarkState.SUBMITTED), record(state), SETTLED_S, output_shows_end=True
     )
     assert (change.stage, change.slurm_state) == (stage, state)
@@ -502,13 +502,13 @@ def test_after_look__record_and_output_that_shows_an_end__the_record_counts(
         (5, BenchmarkState.FAILED, False),
     ],
 )
-def test_after_look__handed_over_and_lost_each_time__fails_at_the_fifth_time(
+def test_after_poll__handed_over_and_lost_each_time__fails_at_the_fifth_time(
     lost_before: int, stage: BenchmarkState, lost: bool
 ) -> None:
     handed_over = one(
         BenchmarkState.SUBMITTING, called_s_ago=math.inf, lost_submissions=lost_before
     )
-    change = after_look(handed_over, None, SETTLED_S)
+    change = after_poll(handed_over, None, SETTLED_S)
     assert (change.stage, change.lost) == (stage, lost)
 
 
