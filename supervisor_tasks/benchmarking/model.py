@@ -111,9 +111,9 @@ class Measurement:
     slurm_state: str = ""
     exit_status: int = 0
     due_in_s: float = 0.0
-    called_s_ago: float = math.inf
+    called_ago_s: float = math.inf
     missing_for_s: float | None = None
-    ended_s_ago: float = 0.0
+    ended_ago_s: float = 0.0
     cleaned: bool = False
 
 
@@ -188,7 +188,7 @@ def _is_dirty(one: Measurement) -> bool:
         return False
     if one.stage is not BenchmarkState.CANCELLED:
         return True
-    return one.slurm_id is not None or math.isfinite(one.called_s_ago)
+    return one.slurm_id is not None or math.isfinite(one.called_ago_s)
 
 
 def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement] | None:
@@ -215,7 +215,7 @@ def cleanup_expired(run: BenchmarkRun, one: Measurement) -> bool:
     """Whether a file that cannot be removed stays where it is: the run must end, or the
     removal was tried for long enough.
     """
-    return run.cancel_reason is not None or one.ended_s_ago >= CLEAN_GIVEN_UP_S
+    return run.cancel_reason is not None or one.ended_ago_s >= CLEAN_GIVEN_UP_S
 
 
 # --- names ----------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
             slurm_state=record.state,
             exit_status=record.exit_status,
         )
-    poll_delay_s = min(max(one.called_s_ago / 2, FIRST_POLL_S), MAX_POLL_S)
+    poll_delay_s = min(max(one.called_ago_s / 2, FIRST_POLL_S), MAX_POLL_S)
     return MeasurementUpdate(
         stage=BenchmarkState.SUBMITTED,
         poll_delay_s=poll_delay_s,
@@ -150,9 +150,9 @@ def _waits(record: JobRecord | None) -> TypeGuard[JobRecord]:
 
 def _waited_s(one: Measurement, record: JobRecord | None) -> float:
     """How long the job has waited in SLURM, as far as is known."""
-    if not _waits(record) or not math.isfinite(one.called_s_ago):
+    if not _waits(record) or not math.isfinite(one.called_ago_s):
         return 0.0
-    return one.called_s_ago
+    return one.called_ago_s
 
 
 def after_cancel(
@@ -185,10 +185,10 @@ def after_cancel(
 
 
 def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementUpdate:
-    if may_arrive(one.called_s_ago, submission_window_s):
+    if may_arrive(one.called_ago_s, submission_window_s):
         return MeasurementUpdate(
             stage=BenchmarkState.SUBMITTING,
-            poll_delay_s=submission_window_s - one.called_s_ago,
+            poll_delay_s=submission_window_s - one.called_ago_s,
         )
     if one.lost_submissions + 1 >= MAX_SUBMISSIONS:
         reason = f"it was handed to SLURM {MAX_SUBMISSIONS} times, and SLURM knows nothing of it"
@@ -217,7 +217,7 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
     if one.slurm_state == COMPLETED:
         if reported is not None:
             return ""
-        if one.ended_s_ago < OUTPUT_LATE_S:
+        if one.ended_ago_s < OUTPUT_LATE_S:
             return None
         if output is None:
             return "no output came back: the benchmark's user needs a home folder that nodes and login node share"

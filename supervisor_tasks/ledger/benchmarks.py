@@ -330,9 +330,9 @@ class BenchmarkStore:
         """The benchmarks of a run, in their order."""
         now = func.clock_timestamp()
         ages = (
-            func.extract("epoch", now - RESULTS.c.called_at).label("called_s_ago"),
+            func.extract("epoch", now - RESULTS.c.called_at).label("called_ago_s"),
             func.extract("epoch", now - RESULTS.c.missing_at).label("missing_for_s"),
-            func.extract("epoch", now - RESULTS.c.ended_at).label("ended_s_ago"),
+            func.extract("epoch", now - RESULTS.c.ended_at).label("ended_ago_s"),
         )
         columns = [RESULTS.c[name] for name in _COLUMNS]
         query = (
@@ -477,7 +477,7 @@ class BenchmarkStore:
         """The last runs that have ended and whose machines are known, the newest
         first.
         """
-        age = func.extract("epoch", func.now() - RUNS.c.ended_at).label("ended_s_ago")
+        age = func.extract("epoch", func.now() - RUNS.c.ended_at).label("ended_ago_s")
         conditions = (
             RUNS.c.cluster == self._cluster,
             RUNS.c.ended_at.is_not(None),
@@ -491,7 +491,7 @@ class BenchmarkStore:
         )
         with self._engine.connect() as connection:
             return [
-                CompletedRun(row.hardware_digest, float(row.ended_s_ago), row.forced)
+                CompletedRun(row.hardware_digest, float(row.ended_ago_s), row.forced)
                 for row in connection.execute(query)
             ]
 
@@ -639,10 +639,10 @@ def _measurement(row: Any) -> Measurement:
         slurm_id=row.slurm_id,
         slurm_state=row.slurm_state,
         exit_status=row.exit_status,
-        called_s_ago=float("inf")
-        if row.called_s_ago is None
-        else float(row.called_s_ago),
+        called_ago_s=float("inf")
+        if row.called_ago_s is None
+        else float(row.called_ago_s),
         missing_for_s=optional_float(row.missing_for_s),
-        ended_s_ago=0.0 if row.ended_s_ago is None else float(row.ended_s_ago),
+        ended_ago_s=0.0 if row.ended_ago_s is None else float(row.ended_ago_s),
         cleaned=row.cleaned,
     )

@@ -44,8 +44,8 @@ def _is_time(benchmarks: MeasuredState) -> bool:
     """Whether the last run ended so long ago that the schedule asks for another one."""
     if not benchmarks.every_s:
         return False
-    ended_s_ago = benchmarks.ended_s_ago
-    return ended_s_ago is None or ended_s_ago >= benchmarks.every_s
+    ended_ago_s = benchmarks.ended_ago_s
+    return ended_ago_s is None or ended_ago_s >= benchmarks.every_s
 
 
 def _news_of_machines(inputs: RegistrationInput, newest: Offer) -> list[str]:

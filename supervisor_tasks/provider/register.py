@@ -159,13 +159,13 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
     pricing_digest = runs.pricing_digest()
     measured_machines = still_measured(runs.ended())
     measured = runs.measured()
-    ended_s_ago = None
+    ended_ago_s = None
     if last is not None and last["ended_at"] is not None:
-        ended_s_ago = (datetime.now(UTC) - last["ended_at"]).total_seconds()
+        ended_ago_s = (datetime.now(UTC) - last["ended_at"]).total_seconds()
     return MeasuredState(
         enabled=offer.benchmarks_enabled,
         under_way=under_way is not None,
-        ended_s_ago=ended_s_ago,
+        ended_ago_s=ended_ago_s,
         every_s=offer.benchmark_every_s,
         labels=label_texts(labels_of(latest_of(measured))),
         results_by_machines=_results(measured),

@@ -124,7 +124,7 @@ class CompletedRun:
     """
 
     hardware_digest: str
-    ended_s_ago: float
+    ended_ago_s: float
     forced: bool
 
 
@@ -135,7 +135,7 @@ def still_measured(ended: Sequence[CompletedRun]) -> frozenset[str]:
     """
     machines = set[str]()
     for run in ended:
-        if machines and run.ended_s_ago > MEASURED_LASTS_S:
+        if machines and run.ended_ago_s > MEASURED_LASTS_S:
             break
         machines.add(run.hardware_digest)
         if run.forced:
@@ -149,13 +149,13 @@ class MeasuredState:
     `results_by_machines` those of each set of machines, and `measured_keys` the keys of
     all that the last runs measured. `measured_machines` are the machines that need no
     measurement, empty if no run is known. `pricing_digest` is that of the last run for
-    which it is known. `every_s` 0 means no schedule, and `ended_s_ago` None means that
+    which it is known. `every_s` 0 means no schedule, and `ended_ago_s` None means that
     there never was a run.
     """
 
     enabled: bool
     under_way: bool = False
-    ended_s_ago: float | None = None
+    ended_ago_s: float | None = None
     every_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
     results_by_machines: Mapping[str, Results] = field(default_factory=dict)
@@ -389,12 +389,12 @@ def registration_status(inputs: RegistrationInput) -> RegistrationStatus:
     return RegistrationStatus.UNREGISTERED
 
 
-def shows_nodes(looked_s_ago: float | None) -> bool:
-    """Whether the last look at the nodes still shows what SLURM has now. `looked_s_ago`
+def shows_nodes(looked_ago_s: float | None) -> bool:
+    """Whether the last look at the nodes still shows what SLURM has now. `looked_ago_s`
     is None if no worker has looked since SLURM is back. The time before such a gap does
     not count for how long the nodes have been the same.
     """
-    return looked_s_ago is not None and looked_s_ago <= LOOK_LASTS_S
+    return looked_ago_s is not None and looked_ago_s <= LOOK_LASTS_S
 
 
 # --- when to register -----------------------------------------------------------------

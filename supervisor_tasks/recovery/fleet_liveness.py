@@ -49,12 +49,12 @@ def liveness_evidence(
 
 def _on_chain(rpc: Rpc, address: str, tag: bytes) -> Iterator[str]:
     try:
-        written_s_ago = _last_written(rpc, address, tag)
+        written_ago_s = _last_written(rpc, address, tag)
     except (RpcUnavailableError, RpcError) as error:
         yield f"the chain cannot be looked at: {error}"
         return
-    if written_s_ago is not None:
-        yield f"it wrote on chain {written_s_ago} s before the last block"
+    if written_ago_s is not None:
+        yield f"it wrote on chain {written_ago_s} s before the last block"
 
 
 def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:

@@ -93,7 +93,7 @@ class BenchmarkJobs:
             sacct,
             measurement.job_name,
             self.owner(measurement),
-            minutes_back(measurement.called_s_ago),
+            minutes_back(measurement.called_ago_s),
             delimiter,
         )
         for row in reversed(accounted_jobs(self._ask(measurement, argv), delimiter)):
@@ -146,11 +146,11 @@ class BenchmarkJobs:
         )
 
 
-def minutes_back(called_s_ago: float) -> int:
+def minutes_back(called_ago_s: float) -> int:
     """Return how many minutes accounting must look back for a job. A restored ledger
     does not know when it submitted the job.
     """
-    return int(min(called_s_ago, MAX_BACK_S) + CLOCKS_DIFFER_S) // 60 + 1
+    return int(min(called_ago_s, MAX_BACK_S) + CLOCKS_DIFFER_S) // 60 + 1
 
 
 def read_output(answer: CommandAnswer, delimiter: str) -> bytes | None:

@@ -167,7 +167,7 @@ class SubmissionSearch(Protocol):
     """The search for jobs that may have been submitted."""
 
     def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
+        self, user: Address, begun_ago_s: Mapping[JobId, float], owners: FindOwners
     ) -> Mapping[JobId, list[JobRecord] | SupervisorError]:
         """Return all records that slurmctld has of each of these jobs of one customer,
         whose submissions began so many seconds ago. `owners` takes SLURM ids with their
@@ -177,7 +177,7 @@ class SubmissionSearch(Protocol):
         """
 
     def sacct_submissions_of(
-        self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
+        self, users: Mapping[JobId, Address], begun_ago_s: Mapping[JobId, float]
     ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
         """Return accounting's records of the submissions of these jobs since they
         began. The error is in the place of a job whose customer the login node does not
@@ -201,7 +201,7 @@ class JobLogs(Protocol):
     """The output files of jobs in their customers' homes."""
 
     def log_files(
-        self, user: Address, begun_s_ago: Mapping[JobId, float]
+        self, user: Address, begun_ago_s: Mapping[JobId, float]
     ) -> dict[JobId, bool | UndecidedError]:
         """Return whether each of these jobs of one customer has written its output file
         since its submission began. The error is in the place of a job when the worker
@@ -209,7 +209,7 @@ class JobLogs(Protocol):
         """
 
     def jobs_with_logs(
-        self, user: Address, begun_s_ago: Mapping[JobId, float]
+        self, user: Address, begun_ago_s: Mapping[JobId, float]
     ) -> set[JobId]:
         """Return the jobs of one customer that have written their output files since
         their submissions began. Raises a TransientError where the worker cannot see

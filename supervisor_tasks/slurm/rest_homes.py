@@ -29,31 +29,31 @@ class RestJobLogs:
     def log_files(
         self,
         user: Address,  # noqa: ARG002
-        begun_s_ago: Mapping[JobId, float],
+        begun_ago_s: Mapping[JobId, float],
     ) -> dict[JobId, bool | UndecidedError]:
         """Return False for a job while slurmctld must still know a job that began then.
         Later, only the log could show that SLURM had the job, and the worker cannot see
         the log: then the error is in the place of the job.
         """
         logs = dict[JobId, bool | UndecidedError]()
-        for job_id, ago_s in begun_s_ago.items():
+        for job_id, ago_s in begun_ago_s.items():
             logs[job_id] = self._forgotten(ago_s) or False
         return logs
 
-    def _forgotten(self, begun_s_ago: float) -> UndecidedError | None:
+    def _forgotten(self, begun_ago_s: float) -> UndecidedError | None:
         if not self.min_job_age_s:
             return None  # SLURM forgets no job
-        if begun_s_ago + CLOCK_KNOWN_FOR_S < self.min_job_age_s:
+        if begun_ago_s + CLOCK_KNOWN_FOR_S < self.min_job_age_s:
             return None
         return UndecidedError(
-            f"it is not known whether SLURM had the job: its submission began {begun_s_ago:.0f} s ago, SLURM forgets a"
+            f"it is not known whether SLURM had the job: its submission began {begun_ago_s:.0f} s ago, SLURM forgets a"
             f" job {self.min_job_age_s} s after its end, and {NO_LOGS}"
         )
 
     def jobs_with_logs(
         self,
         user: Address,  # noqa: ARG002
-        begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
+        begun_ago_s: Mapping[JobId, float],  # noqa: ARG002
     ) -> set[JobId]:
         """Raise SlurmUnavailableError: the homes cannot be seen."""
         raise SlurmUnavailableError(NO_LOGS)

@@ -29,7 +29,7 @@ class RestSubmissionSearch:
     public_address: str
 
     def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
+        self, user: Address, begun_ago_s: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | SupervisorError]:
         """Return all records of these jobs, found by their names or output files. An
         error is in the place of a job that is not found while SLURM has a job from that
@@ -46,7 +46,7 @@ class RestSubmissionSearch:
         owned = owners({row.slurm_id: row.submit_s for row in (*own, *unnamed)})
         now_s = self.clock.now_s() - CLOCKS_DIFFER_S
         found = dict[JobId, list[JobRecord] | SupervisorError]()
-        for job_id, ago_s in begun_s_ago.items():
+        for job_id, ago_s in begun_ago_s.items():
             search = ScriptSearch(job_id, user, ago_s, owned)
             found[job_id] = self._find(search, own, unnamed, now_s)
         return found
@@ -103,7 +103,7 @@ class RestSubmissionSearch:
     def sacct_submissions_of(
         self,
         users: Mapping[JobId, Address],  # noqa: ARG002
-        begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
+        begun_ago_s: Mapping[JobId, float],  # noqa: ARG002
     ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
         """Return nothing: the supervisor asks no accounting."""
         return {}

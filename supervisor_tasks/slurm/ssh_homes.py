@@ -54,16 +54,16 @@ class SshJobLogs:
     homes: SshHomeCheck
 
     def log_files(
-        self, user: Address, begun_s_ago: Mapping[JobId, float]
+        self, user: Address, begun_ago_s: Mapping[JobId, float]
     ) -> dict[JobId, bool | UndecidedError]:
         """Return whether each of these jobs has written its output file since its
         submission began, as the login node sees it.
         """
-        written = self.jobs_with_logs(user, begun_s_ago)
-        return {job_id: job_id in written for job_id in begun_s_ago}
+        written = self.jobs_with_logs(user, begun_ago_s)
+        return {job_id: job_id in written for job_id in begun_ago_s}
 
     def jobs_with_logs(
-        self, user: Address, begun_s_ago: Mapping[JobId, float]
+        self, user: Address, begun_ago_s: Mapping[JobId, float]
     ) -> set[JobId]:
         """Return the jobs of one customer that have written their output files since
         their submissions began, in one command. Raises UnsafeHomeError, because it
@@ -72,10 +72,10 @@ class SshJobLogs:
         self.homes.require_own(user)
         now_s = self.clock.now_s()
         answer = self.login_node.ssh.ask(
-            user, last_writes(f"{job_id}.log" for job_id in begun_s_ago)
+            user, last_writes(f"{job_id}.log" for job_id in begun_ago_s)
         )
         written = set[JobId]()
-        for job_id, ago_s in begun_s_ago.items():
+        for job_id, ago_s in begun_ago_s.items():
             begun_s = now_s - ago_s - CLOCKS_DIFFER_S
             written_s = written_at(answer, f"{job_id}.log")
             if written_s is not None and written_s >= begun_s:

@@ -39,7 +39,7 @@ class SshSubmissionSearch:
     batch_scripts: SshScripts
 
     def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
+        self, user: Address, begun_ago_s: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
         """Return all records that slurmctld has of each of these jobs of one customer,
         even if their owner has renamed them. `owners` takes SLURM ids with their
@@ -52,7 +52,7 @@ class SshSubmissionSearch:
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
         searches = list[ScriptSearch]()
         named = dict[JobId, list[SqueueRow]]()
-        for job_id, ago_s in begun_s_ago.items():
+        for job_id, ago_s in begun_ago_s.items():
             search = ScriptSearch(job_id, user, ago_s, owned)
             searches.append(search)
             named[job_id] = search.with_our_name(listed.values())
@@ -102,7 +102,7 @@ class SshSubmissionSearch:
         return self.batch_scripts.headers(sorted(_ids_to_read(suspects)))
 
     def sacct_submissions_of(
-        self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
+        self, users: Mapping[JobId, Address], begun_ago_s: Mapping[JobId, float]
     ) -> dict[JobId, list[JobRecord] | QuestionRejectedError]:
         """Return accounting's records of the submissions of these jobs since they
         began, even if their owners have renamed them, in one command. Each customer's
@@ -114,7 +114,7 @@ class SshSubmissionSearch:
             return {}
         minutes = dict[Address, int]()
         for job_id, user in users.items():
-            needed = int(begun_s_ago[job_id] + CLOCKS_DIFFER_S) // 60 + 1
+            needed = int(begun_ago_s[job_id] + CLOCKS_DIFFER_S) // 60 + 1
             minutes[user] = max(minutes.get(user, needed), needed)
         delimiter, user_delimiter = new_delimiter(), new_delimiter()
         answer = self.login_node.ask(

@@ -45,9 +45,9 @@ def submission_outcome(answer: SlurmId | Exception) -> SubmissionOutcome:
     return SubmissionOutcome.ACCEPTED
 
 
-def may_arrive(begun_s_ago: float, submission_window_s: float) -> bool:
+def may_arrive(begun_ago_s: float, submission_window_s: float) -> bool:
     """Whether a submission that began so long ago can still reach SLURM."""
-    return begun_s_ago < submission_window_s
+    return begun_ago_s < submission_window_s
 
 
 @dataclass(frozen=True, slots=True)

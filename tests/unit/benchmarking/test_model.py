@@ -99,7 +99,7 @@ def test_next_step__cancelled_before_it_was_handed_over__cleans_nothing() -> Non
     )
     assert next_step(ending, [one(BenchmarkState.CANCELLED)]) == (RunStep.FINISH, None)
     for called in (
-        one(BenchmarkState.CANCELLED, called_s_ago=5.0),
+        one(BenchmarkState.CANCELLED, called_ago_s=5.0),
         one(BenchmarkState.CANCELLED, slurm_id=SlurmId(7)),
     ):
         assert next_step(ending, [called]) == (RunStep.CLEAN, called)
@@ -117,13 +117,13 @@ def test_run_step__each_step__says_whether_it_asks_slurm_and_begins_a_job() -> N
 
 
 @pytest.mark.parametrize(
-    ("called_s_ago", "minutes"),
+    ("called_ago_s", "minutes"),
     [(0.0, 10), (3600.0, 70), (math.inf, 30 * 24 * 60 + 10)],
 )
 def test_minutes_back__time_since_the_call__adds_ten_minutes_and_is_bounded(
-    called_s_ago: float, minutes: int
+    called_ago_s: float, minutes: int
 ) -> None:
-    assert minutes <= minutes_back(called_s_ago) <= minutes + 1
+    assert minutes <= minutes_back(called_ago_s) <= minutes + 1
 
 
 def test_job_name__other_run_token_or_benchmark__is_unique_and_no_grid_jobs() -> None:
@@ -189,10 +189,10 @@ def test_next_step__what_cannot_be_removed_now__does_not_keep_the_others() -> No
 def test_cleaning__a_while_has_passed_or_the_run_is_ending__is_given_up() -> None:
     ending = replace(RUNNING, cancel_reason="enough")
     assert not cleanup_expired(
-        RUNNING, one(BenchmarkState.MEASURED, ended_s_ago=CLEAN_GIVEN_UP_S - 1)
+        RUNNING, one(BenchmarkState.MEASURED, ended_ago_s=CLEAN_GIVEN_UP_S - 1)
     )
     assert cleanup_expired(
-        RUNNING, one(BenchmarkState.MEASURED, ended_s_ago=CLEAN_GIVEN_UP_S)
+        RUNNING, one(BenchmarkState.MEASURED, ended_ago_s=CLEAN_GIVEN_UP_S)
     )
     assert cleanup_expired(ending, one(BenchmarkState.MEASURED))
 

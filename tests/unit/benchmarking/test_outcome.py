@@ -50,7 +50,7 @@ def record(state: str, **about: Any) -> JobRecord:
 )
 def test_after_poll__job_has_not_ended__looks_again(state: str) -> None:
     change = after_poll(
-        one(BenchmarkState.SUBMITTING, called_s_ago=10), record(state), SETTLED_S
+        one(BenchmarkState.SUBMITTING, called_ago_s=10), record(state), SETTLED_S
     )
     assert (change.stage, change.slurm_id, change.poll_delay_s) == (
         BenchmarkState.SUBMITTED,
@@ -58,7 +58,7 @@ def test_after_poll__job_has_not_ended__looks_again(state: str) -> None:
         5.0,
     )
     change = after_poll(
-        one(BenchmarkState.SUBMITTED, called_s_ago=math.inf), record(state), SETTLED_S
+        one(BenchmarkState.SUBMITTED, called_ago_s=math.inf), record(state), SETTLED_S
     )
     assert change.poll_delay_s == MAX_POLL_S
 
@@ -71,7 +71,7 @@ def test_after_poll__job_waits__says_for_what() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "called_s_ago", "why"),
+    ("state", "reason", "called_ago_s", "why"),
     [
         (
             "PENDING",
@@ -89,15 +89,15 @@ def test_after_poll__job_waits__says_for_what() -> None:
     ],
 )
 def test_blocked_reason__slurm_will_not_begin_it_or_not_in_time__says_why(
-    state: str, reason: str, called_s_ago: float, why: str
+    state: str, reason: str, called_ago_s: float, why: str
 ) -> None:
     found = blocked_reason(
-        one(BenchmarkState.SUBMITTED, called_s_ago=called_s_ago),
+        one(BenchmarkState.SUBMITTED, called_ago_s=called_ago_s),
         record(state, reason=reason),
     )
     assert re.search(why, found)
     assert (
-        blocked_reason(one(BenchmarkState.SUBMITTED, called_s_ago=math.inf), None) == ""
+        blocked_reason(one(BenchmarkState.SUBMITTED, called_ago_s=math.inf), None) == ""
     )
 
 
@@ -127,7 +127,7 @@ def test_after_poll__slurm_rejected_the_job__has_failed() -> None:
 
 def test_after_poll__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> None:
     early = after_poll(
-        one(BenchmarkState.SUBMITTING, called_s_ago=3.0), None, SETTLED_S
+        one(BenchmarkState.SUBMITTING, called_ago_s=3.0), None, SETTLED_S
     )
     assert (early.stage, early.poll_delay_s, early.lost) == (
         BenchmarkState.SUBMITTING,
@@ -135,13 +135,13 @@ def test_after_poll__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> N
         False,
     )
     late = after_poll(
-        one(BenchmarkState.SUBMITTING, called_s_ago=23.0), None, SETTLED_S
+        one(BenchmarkState.SUBMITTING, called_ago_s=23.0), None, SETTLED_S
     )
     assert (late.stage, late.lost) == (BenchmarkState.WAITING, True)
     last = after_poll(
         one(
             BenchmarkState.SUBMITTING,
-            called_s_ago=23.0,
+            called_ago_s=23.0,
             lost_submissions=MAX_SUBMISSIONS - 1,
         ),
         None,
@@ -158,7 +158,7 @@ def test_after_poll__slurm_lacks_the_job__is_an_end_if_the_output_shows_it(
     stage: BenchmarkState,
 ) -> None:
     change = after_poll(
-        one(stage, called_s_ago=100, slurm_id=SlurmId(7)),
+        one(stage, called_ago_s=100, slurm_id=SlurmId(7)),
         None,
         SETTLED_S,
         output_shows_end=True,
@@ -199,13 +199,13 @@ def test_after_poll__submitted_job_is_missing__waits_before_it_is_an_end() -> No
         ({"slurm_state": "COMPLETED"}, b"5" + TOLD, ""),
         ({"slurm_state": "COMPLETED"}, None, None),
         ({"slurm_state": "COMPLETED"}, b"5", None),
-        ({"slurm_state": "COMPLETED", "ended_s_ago": OUTPUT_LATE_S - 0.1}, b"5", None),
+        ({"slurm_state": "COMPLETED", "ended_ago_s": OUTPUT_LATE_S - 0.1}, b"5", None),
         (
-            {"slurm_state": "COMPLETED", "ended_s_ago": OUTPUT_LATE_S},
+            {"slurm_state": "COMPLETED", "ended_ago_s": OUTPUT_LATE_S},
             None,
             "no output came back",
         ),
-        ({"slurm_state": "COMPLETED", "ended_s_ago": OUTPUT_LATE_S}, b"5", "not whole"),
+        ({"slurm_state": "COMPLETED", "ended_ago_s": OUTPUT_LATE_S}, b"5", "not whole"),
         ({"slurm_state": "TIMEOUT"}, b"5" + TOLD, r"time limit \(7 min\)"),
         ({"slurm_state": "FAILED", "exit_status": 768}, b"5" + TOLD, "exit code 3"),
         ({"slurm_state": "FAILED", "exit_status": 9}, b"5", "killed by signal 9"),
@@ -313,7 +313,7 @@ def test_too_few_nodes__fewer_work_than_it_needs__says_how_many_work(
 
 def test_blocked_reason__node_that_it_needs_is_gone__says_how_many_work() -> None:
     waiting, pending = (
-        one(BenchmarkState.SUBMITTED, options=ALL_OF_FOUR, called_s_ago=1000.0),
+        one(BenchmarkState.SUBMITTED, options=ALL_OF_FOUR, called_ago_s=1000.0),
         record("PENDING", reason="Resources"),
     )
     few = PartitionHardware((node(1), node(2), node(3)), (DOWN,))
@@ -328,7 +328,7 @@ def test_blocked_reason__node_that_it_needs_is_gone__says_how_many_work() -> Non
 
 
 @pytest.mark.parametrize(
-    ("state", "called_s_ago", "counted", "long"),
+    ("state", "called_ago_s", "counted", "long"),
     [
         ("PENDING", NODES_COUNTED_AFTER_S, False, False),
         ("PENDING", NODES_COUNTED_AFTER_S + 1, True, False),
@@ -339,9 +339,9 @@ def test_blocked_reason__node_that_it_needs_is_gone__says_how_many_work() -> Non
     ],
 )
 def test_waits_long__each_wait__counts_nodes_first_and_calls_the_operator_later(
-    state: str, called_s_ago: float, counted: bool, long: bool
+    state: str, called_ago_s: float, counted: bool, long: bool
 ) -> None:
-    waiting = one(BenchmarkState.SUBMITTED, called_s_ago=called_s_ago)
+    waiting = one(BenchmarkState.SUBMITTED, called_ago_s=called_ago_s)
     assert (
         counts_nodes(waiting, record(state)),
         waits_long(waiting, record(state)),
@@ -386,7 +386,7 @@ def test_after_cancel__slurm_rejects__leaves_what_waits_and_awaits_what_runs(
     reason: str,
 ) -> None:
     change = after_poll(
-        one(BenchmarkState.SUBMITTED, called_s_ago=9.0), record(state), SETTLED_S
+        one(BenchmarkState.SUBMITTED, called_ago_s=9.0), record(state), SETTLED_S
     )
     found = after_cancel(
         change,
@@ -423,7 +423,7 @@ def test_cut_short__run_that_is_ending__keeps_what_had_completed(
 
 
 @pytest.mark.parametrize(
-    ("called_s_ago", "poll_delay_s"),
+    ("called_ago_s", "poll_delay_s"),
     [
         (0.0, 1.0),
         (2.0, 1.0),
@@ -435,10 +435,10 @@ def test_cut_short__run_that_is_ending__keeps_what_had_completed(
     ],
 )
 def test_after_poll__job_has_not_ended__waits_half_its_age_within_bounds(
-    called_s_ago: float, poll_delay_s: float
+    called_ago_s: float, poll_delay_s: float
 ) -> None:
     change = after_poll(
-        one(BenchmarkState.SUBMITTED, called_s_ago=called_s_ago),
+        one(BenchmarkState.SUBMITTED, called_ago_s=called_ago_s),
         record("RUNNING"),
         SETTLED_S,
     )
@@ -506,7 +506,7 @@ def test_after_poll__handed_over_and_lost_each_time__fails_at_the_fifth_time(
     lost_before: int, stage: BenchmarkState, lost: bool
 ) -> None:
     handed_over = one(
-        BenchmarkState.SUBMITTING, called_s_ago=math.inf, lost_submissions=lost_before
+        BenchmarkState.SUBMITTING, called_ago_s=math.inf, lost_submissions=lost_before
     )
     change = after_poll(handed_over, None, SETTLED_S)
     assert (change.stage, change.lost) == (stage, lost)
@@ -563,7 +563,7 @@ def test_blocked_reason__several_reasons_at_once__says_the_first_that_is_certain
     None
 ):
     waiting = one(
-        BenchmarkState.SUBMITTED, options=ALL_OF_FOUR, called_s_ago=MAX_WAIT_S + 1
+        BenchmarkState.SUBMITTED, options=ALL_OF_FOUR, called_ago_s=MAX_WAIT_S + 1
     )
     too_few = PartitionHardware((node(1),))
     held = record("PENDING", reason="JobHeldAdmin")

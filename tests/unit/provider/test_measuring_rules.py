@@ -105,12 +105,12 @@ def test_run_due__each_change_since_the_registration__is_the_reason(
         ({"measured_machines": frozenset()}, ""),
         ({"pricing_digest": "of other prices"}, OTHER_TERMS),
         ({"pricing_digest": ""}, ""),
-        ({"every_s": 60.0, "ended_s_ago": 60.0}, "on schedule"),
-        ({"every_s": 60.0, "ended_s_ago": 59.9}, ""),
-        ({"every_s": 60.0, "ended_s_ago": None}, "on schedule"),
-        ({"every_s": 0.0, "ended_s_ago": 1e9}, ""),
-        ({"every_s": 0.0, "ended_s_ago": None}, ""),
-        ({"every_s": 60.0, "ended_s_ago": 60.0, "under_way": True}, ""),
+        ({"every_s": 60.0, "ended_ago_s": 60.0}, "on schedule"),
+        ({"every_s": 60.0, "ended_ago_s": 59.9}, ""),
+        ({"every_s": 60.0, "ended_ago_s": None}, "on schedule"),
+        ({"every_s": 0.0, "ended_ago_s": 1e9}, ""),
+        ({"every_s": 0.0, "ended_ago_s": None}, ""),
+        ({"every_s": 60.0, "ended_ago_s": 60.0, "under_way": True}, ""),
         ({"pricing_digest": "of other prices", "every_s": 60.0}, OTHER_TERMS),
     ],
     ids=[
@@ -219,18 +219,18 @@ def test_run_due__node_away_while_measured_on_schedule__all_are_measured_then() 
         done,
         machines=ALL,
         is_hardware_stable=True,
-        benchmarks=replace(done.benchmarks, ended_s_ago=1.0),
+        benchmarks=replace(done.benchmarks, ended_ago_s=1.0),
     )
     assert run_due(back) == "other nodes work than were measured"
 
 
 @pytest.mark.parametrize(
-    ("ended_s_ago", "due"), [(None, True), (3600.0, True), (3599.0, False)]
+    ("ended_ago_s", "due"), [(None, True), (3600.0, True), (3599.0, False)]
 )
 def test_run_due__schedule_of_an_hour__is_due_an_hour_after_the_last_run(
-    ended_s_ago: float | None, due: bool
+    ended_ago_s: float | None, due: bool
 ) -> None:
-    benchmarks = with_runs(every_s=3600.0, ended_s_ago=ended_s_ago)
+    benchmarks = with_runs(every_s=3600.0, ended_ago_s=ended_ago_s)
     assert run_due(inputs(chain(OFFER), benchmarks=benchmarks)) == (
         "on schedule" if due else ""
     )

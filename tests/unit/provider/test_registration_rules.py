@@ -357,8 +357,8 @@ LAST, OTHER = (
     [
         ([], set()),
         ([LAST, OTHER], {"last", "other"}),
-        ([LAST, replace(OTHER, ended_s_ago=MEASURED_LASTS_S + 1)], {"last"}),
-        ([replace(LAST, ended_s_ago=2 * MEASURED_LASTS_S)], {"last"}),
+        ([LAST, replace(OTHER, ended_ago_s=MEASURED_LASTS_S + 1)], {"last"}),
+        ([replace(LAST, ended_ago_s=2 * MEASURED_LASTS_S)], {"last"}),
         ([replace(LAST, forced=True), OTHER], {"last"}),
         ([LAST, replace(OTHER, forced=True)], {"last", "other"}),
     ],
@@ -402,13 +402,13 @@ def test_decide__hardware_unknown__registers_prices_with_the_contracts_hardware(
 
 
 @pytest.mark.parametrize(
-    ("looked_s_ago", "shown"),
+    ("looked_ago_s", "shown"),
     [(None, False), (0.0, True), (LOOK_LASTS_S, True), (LOOK_LASTS_S + 1, False)],
 )
 def test_shows_nodes__read_recently_or_not__each_case(
-    looked_s_ago: float | None, shown: bool
+    looked_ago_s: float | None, shown: bool
 ) -> None:
-    assert shows_nodes(looked_s_ago) is shown
+    assert shows_nodes(looked_ago_s) is shown
 
 
 # --- no nagging -----------------------------------------------------------------------
