@@ -304,7 +304,7 @@ class Homes:
         return checked
 
     def _recently_checked(self, user: str) -> _CheckedHome | None:
-        """Return a recent checked, and delete the older verdicts of all users."""
+        """Return a recent check's result, and delete all older ones."""
         now_s = time.monotonic()
         with self._changed:
             for name, checked in list(self._checked_homes.items()):
