@@ -11,13 +11,13 @@ from kombu.entity import Queue as BrokerQueue
 from supervisor_tasks.config import logging as _logs
 from supervisor_tasks.config.embedded_servers import broker_tls as _broker_tls
 from supervisor_tasks.config.embedded_servers import broker_url as _broker_url
-from supervisor_tasks.config.process_guard import guard_process as _guard_process
+from supervisor_tasks.config.process_protection import guard_process as _guard_process
 from supervisor_tasks.config.settings import load_or_exit as _load_or_exit
 from supervisor_tasks.config.settings import or_exit as _or_exit
 from supervisor_tasks.config.variables import warn_of_mistyped as _warn_of_mistyped
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS, Queue
-from supervisor_tasks.observability.flower_guard import guard as _guard_flower
-from supervisor_tasks.observability.flower_guard import log_start as _log_flower
+from supervisor_tasks.observability.flower_login import guard as _guard_flower
+from supervisor_tasks.observability.flower_login import log_start as _log_flower
 from supervisor_tasks.observability.probes import serve_flower as _serve_flower
 from supervisor_tasks.observability.remote_control import (
     keep_questions_only as _keep_questions_only,

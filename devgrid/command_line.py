@@ -11,8 +11,8 @@ from typing import NoReturn
 from devgrid import kept_grid
 from devgrid.chain.model import ChainError
 from devgrid.cluster.cluster import GridCluster
+from devgrid.demo.progress import DemoError
 from devgrid.demo.run import run_demo, start_grid
-from devgrid.demo.story import DemoError
 from devgrid.grid import Grid
 from devgrid.hand_in import (
     MAX_CLUSTERS,

@@ -22,7 +22,7 @@ from supervisor_tasks.config.embedded_servers import (
     database_url,
 )
 from supervisor_tasks.config.needs import Need
-from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.config.process_protection import guard_process
 from supervisor_tasks.config.settings import (
     Settings,
     SettingsError,

@@ -14,8 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row, scalar_row
 
-from grpc_callbacks.callers import Proof
-from grpc_callbacks.room import (
+from grpc_callbacks.callback_limits import (
     MAX_CALLBACKS_WHEN_OVER,
     CallbackOrigin,
     LedgerJob,
@@ -23,6 +22,7 @@ from grpc_callbacks.room import (
     most_of_ours,
     scope_of,
 )
+from grpc_callbacks.callers import Proof
 from supervisor_tasks.connections.postgres_url import for_libpq
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.ledger.callbacks_sql import (

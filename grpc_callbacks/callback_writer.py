@@ -16,9 +16,9 @@ from queue import Empty, SimpleQueue
 import psycopg
 import structlog
 
+from grpc_callbacks.callback_limits import MAX_CALLBACKS, CallbackOrigin
 from grpc_callbacks.callback_store import TIMEOUT_S, BatchOutcome, CallbackStore, Row
 from grpc_callbacks.callers import Proof
-from grpc_callbacks.room import MAX_CALLBACKS, CallbackOrigin
 from grpc_callbacks.validation import CallbackPayload
 from supervisor_tasks.errors import PermanentError, SupervisorError, TransientError
 from supervisor_tasks.jobs.trace import NoTraces, Tracer

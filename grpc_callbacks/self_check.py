@@ -14,8 +14,8 @@ import grpc
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from grpc_callbacks.connection_acceptor import PREFACE
 from grpc_callbacks.connections import Address, address_of
-from grpc_callbacks.front import PREFACE
 
 log = structlog.get_logger()
 

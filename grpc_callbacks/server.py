@@ -25,13 +25,13 @@ from grpc_callbacks.callback_writer import (
     NoSuchJobError,
 )
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
+from grpc_callbacks.connection_acceptor import Front, allow_open_files
 from grpc_callbacks.connections import (
     CALLS_OF_A_PEER,
     MAX_CONNECTIONS_OF_A_PEER,
     CallerConnection,
     UnreadCalls,
 )
-from grpc_callbacks.front import Front, allow_open_files
 from grpc_callbacks.notifier import PollNotifier
 from grpc_callbacks.private_sockets import SocketFolder
 from grpc_callbacks.rate_limited_log import RateLimitedLogger

@@ -15,7 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from plugins import spool
-from plugins.crash_points import crash_point
+from plugins.hook_crash_points import crash_point
 from plugins.json_log import EventLog
 from plugins.probes.progress import LOOP
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest

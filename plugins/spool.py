@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugins.crash_points import crash_point
+from plugins.hook_crash_points import crash_point
 
 LOST_LOG, HAS_END_EVENTS = "lost.log", "has_end_events"
 NAME = re.compile(r"(?P<sequence>\d{1,20})-(?P<slurm_id>\d{1,10})-(start|end)")

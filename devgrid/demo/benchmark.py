@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from devgrid.chain.model import ChainError, Provider
-from devgrid.demo.story import ledger_of
+from devgrid.demo.progress import ledger_of
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore

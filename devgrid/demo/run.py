@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from devgrid.chain.model import ChainPrices
 from devgrid.demo.benchmark import measure_and_approve
 from devgrid.demo.benchmark_site import GPUS_PER_NODE, NODES, prepare
-from devgrid.demo.story import DemoReporter, JobProgress, ledger_of
+from devgrid.demo.progress import DemoReporter, JobProgress, ledger_of
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.hand_in import check_script_size

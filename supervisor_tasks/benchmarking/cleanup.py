@@ -4,7 +4,7 @@ ledger has left in SLURM.
 
 import structlog
 
-from supervisor_tasks.benchmarking.model import is_named, name_beginning
+from supervisor_tasks.benchmarking.benchmark_run import is_named, name_beginning
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.facts import FLAG, PROVIDER, Fact

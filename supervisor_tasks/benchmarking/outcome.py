@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeGuard
 
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     BenchmarkState,
     Measurement,
     MeasurementUpdate,

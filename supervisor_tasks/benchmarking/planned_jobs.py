@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from benchmarks.plan import Plan
 from benchmarks.registry import Benchmark
-from supervisor_tasks.benchmarking.model import PlannedBenchmark
+from supervisor_tasks.benchmarking.benchmark_run import PlannedBenchmark
 
 
 def jobs_of(

@@ -12,8 +12,7 @@ from dataclasses import asdict, replace
 import structlog
 
 from benchmarks.result import UnreadableOutputError
-from supervisor_tasks.benchmarking import model
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     CLEAN_AGAIN_S,
     REJECTED_S,
     BenchmarkRun,
@@ -23,6 +22,7 @@ from supervisor_tasks.benchmarking.model import (
     RunStep,
     cleanup_expired,
     login_again_in_s,
+    name_beginning,
     next_step,
 )
 from supervisor_tasks.benchmarking.outcome import (
@@ -533,7 +533,7 @@ def _names_begin(context: WorkerContext) -> str:
         raise ProviderUnknownError(
             "no worker of the chain queue has stored yet which address this provider has"
         )
-    return model.name_beginning(provider, context.ledger.cluster)
+    return name_beginning(provider, context.ledger.cluster)
 
 
 # --- storing results ------------------------------------------------------------------

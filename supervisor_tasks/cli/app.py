@@ -172,6 +172,6 @@ def root(
     ] = False,
 ) -> None:
     """Prepare what all commands share."""
-    from supervisor_tasks.cli.context import CliContext  # imports SQLAlchemy
+    from supervisor_tasks.cli.cli_context import CliContext  # imports SQLAlchemy
 
     context.obj = CliContext()

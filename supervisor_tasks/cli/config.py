@@ -10,7 +10,7 @@ import typer
 from pydantic import SecretStr
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import cli_context
+from supervisor_tasks.cli.cli_context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
@@ -26,7 +26,7 @@ from supervisor_tasks.config.settings import (
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.config.variables import mistyped
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.observability.flower_guard import FlowerOpenError, check_login
+from supervisor_tasks.observability.flower_login import FlowerOpenError, check_login
 
 HIDDEN = "(set, not shown)"
 SETTINGS = View(
@@ -135,7 +135,7 @@ def check(
         return
     # imports what only doctor needs
     from supervisor_tasks.cli.doctor import show_findings
-    from supervisor_tasks.doctor.check_up import try_settings
+    from supervisor_tasks.doctor.probe_sets import try_settings
 
     cli = cli_context(context)
     cli.print_target()

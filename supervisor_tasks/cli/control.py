@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import cli_context
+from supervisor_tasks.cli.cli_context import cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.status import LOGS
 from supervisor_tasks.cli.views import span

@@ -11,7 +11,7 @@ import typer
 from sqlalchemy import Engine
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, cli_context, operator
+from supervisor_tasks.cli.cli_context import CliContext, cli_context, operator
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.target import target

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, cli_context
+from supervisor_tasks.cli.cli_context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
@@ -63,7 +63,7 @@ def doctor(
 
     Example: supervisor doctor -o json
     """
-    from supervisor_tasks.doctor.check_up import check_up  # imports all clients
+    from supervisor_tasks.doctor.probe_sets import check_up  # imports all clients
 
     cli = cli_context(context)
     cli.shown = Output(secrets_of(os.environ))
@@ -79,7 +79,7 @@ def doctor(
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
     """Return the texts that must not be shown, also if settings are malformed."""
-    from supervisor_tasks.doctor.shared import readable_settings
+    from supervisor_tasks.doctor.probe_context import readable_settings
 
     given = given_secrets(environment)
     try:

@@ -11,7 +11,7 @@ import typer
 
 from supervisor_tasks.cli import job_actions, options
 from supervisor_tasks.cli.bill import Bill, assigned_prices
-from supervisor_tasks.cli.context import CliContext, cli_context
+from supervisor_tasks.cli.cli_context import CliContext, cli_context
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.views import Column, View

@@ -8,7 +8,7 @@ import typer
 from sqlalchemy import Connection
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, cli_context, some_of
+from supervisor_tasks.cli.cli_context import CliContext, cli_context, some_of
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View

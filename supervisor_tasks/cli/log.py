@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import cli_context
+from supervisor_tasks.cli.cli_context import cli_context
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
 from supervisor_tasks.cli.wording import cut_ids

@@ -9,12 +9,12 @@ import typer
 
 from plugins.probes.progress import LOOP, PROGRESS_EVERY_S
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import cli_context
+from supervisor_tasks.cli.cli_context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import running_database_url
-from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.config.process_protection import guard_process
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.figures import read_figures

@@ -40,7 +40,7 @@ from supervisor_tasks.config.needs import (
     slurm_access,
     unused_by,
 )
-from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.config.process_protection import guard_process
 from supervisor_tasks.config.settings import UnreadableFileError, text_of_file
 from supervisor_tasks.config.ssh_keys import public_half
 from supervisor_tasks.config.variables import (

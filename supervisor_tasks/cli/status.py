@@ -10,7 +10,7 @@ import typer
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
 from supervisor_tasks.cli.claim_stops import slurm_answers
-from supervisor_tasks.cli.context import CliContext, cli_context
+from supervisor_tasks.cli.cli_context import CliContext, cli_context
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.sweep import found_by

@@ -15,7 +15,7 @@ import typer
 
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.alarm import names_of_raised
-from supervisor_tasks.cli.context import CliContext, cli_context
+from supervisor_tasks.cli.cli_context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.job import JOBS, show_job, with_outcome
 from supervisor_tasks.cli.options import Format

@@ -2,6 +2,6 @@
 fleet uses.
 
 The probes are in ledger_probes.py, chain_probes.py, slurm_probes.py and grid_probes.py.
-examination.py runs them side by side within a time, verdicts.py judges what they have
+probe_runner.py runs them side by side within a time, verdicts.py judges what they have
 seen, and check_results.py has the form of a finding.
 """

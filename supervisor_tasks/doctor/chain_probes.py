@@ -13,8 +13,8 @@ from websockets.sync.client import connect
 from supervisor_tasks.chain.rpc.client import Rpc, require
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError
-from supervisor_tasks.doctor.examination import Probe, error_line
-from supervisor_tasks.doctor.shared import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_context import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_runner import Probe, error_line
 from supervisor_tasks.doctor.verdicts import (
     EndpointSeen,
     WalletSeen,

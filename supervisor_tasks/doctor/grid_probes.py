@@ -27,8 +27,8 @@ from supervisor_tasks.doctor.check_results import (
     red,
     yellow,
 )
-from supervisor_tasks.doctor.examination import Probe, error_line
-from supervisor_tasks.doctor.shared import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_context import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_runner import Probe, error_line
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
 from supervisor_tasks.grid.grpc_channels import Channels
 

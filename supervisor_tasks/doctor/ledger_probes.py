@@ -9,8 +9,8 @@ import kombu.transport.redis  # noqa: F401
 
 from supervisor_tasks.config.embedded_servers import broker_tls
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green, skipped
-from supervisor_tasks.doctor.examination import Probe
-from supervisor_tasks.doctor.shared import Examined
+from supervisor_tasks.doctor.probe_context import Examined
+from supervisor_tasks.doctor.probe_runner import Probe
 from supervisor_tasks.doctor.verdicts import (
     alarm_verdicts,
     clock_verdict,

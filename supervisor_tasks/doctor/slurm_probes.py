@@ -12,8 +12,8 @@ import paramiko
 
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green
-from supervisor_tasks.doctor.examination import Probe
-from supervisor_tasks.doctor.shared import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_context import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_runner import Probe
 from supervisor_tasks.doctor.verdicts import (
     accounting_verdict,
     clock_verdict,

@@ -22,7 +22,7 @@ from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.chain.subscription import Subscription
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.jobs.claim_room import ClaimLook
+from supervisor_tasks.jobs.claim_limits import ClaimLook
 from supervisor_tasks.jobs.events import ChainStatusObserved
 
 log = structlog.get_logger()

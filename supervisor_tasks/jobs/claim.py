@@ -18,7 +18,7 @@ from supervisor_tasks.chain.contract import (
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.execution.exclusive_run import exclusive, record_run
-from supervisor_tasks.jobs.claim_room import ClaimLook, Room, Waits
+from supervisor_tasks.jobs.claim_limits import ClaimLook, Room, Waits
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.stalled import is_held
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS

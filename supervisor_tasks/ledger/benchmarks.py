@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     BenchmarkRun,
     BenchmarkState,
     Measurement,

@@ -46,7 +46,7 @@ from supervisor_tasks.observability.checks import (
     LoginNodeAnswers,
     RestAnswers,
 )
-from supervisor_tasks.observability.loop_guard import start_loop_guard
+from supervisor_tasks.observability.loop_watchdog import start_loop_watchdog
 
 log = structlog.get_logger()
 
@@ -97,7 +97,7 @@ def serve_metrics(
     register_process(registry, cluster, "metrics", loop, dependencies)
     registry.register(ledger)
     dependencies.start()
-    start_loop_guard(loop, dependencies, "metrics")
+    start_loop_watchdog(loop, dependencies, "metrics")
     server.start()
     return server
 
@@ -229,7 +229,7 @@ def _guard_loop(settings: Settings, process: str, needed: Dependencies) -> None:
     """End the process when its loop stands, also where no HEALTH_ADDRESS is set."""
     if settings.health_address is None:
         needed.start()
-    start_loop_guard(LOOP, needed, process)
+    start_loop_watchdog(LOOP, needed, process)
 
 
 def serve_callbacks(settings: Settings) -> ProbeServer | None:

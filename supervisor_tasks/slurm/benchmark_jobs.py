@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     MAX_OUTPUT_BYTES,
     Measurement,
     batch_script,

@@ -11,7 +11,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from grpc_callbacks.room import MAX_CALLBACKS, MAX_CALLBACKS_WHEN_OVER, CallbackOrigin
+from grpc_callbacks.callback_limits import (
+    MAX_CALLBACKS,
+    MAX_CALLBACKS_WHEN_OVER,
+    CallbackOrigin,
+)
 from plugins.channel import SupervisorTarget, open_channel
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load

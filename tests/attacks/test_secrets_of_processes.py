@@ -364,7 +364,7 @@ def test_core_files__of_the_authorized_keys_command__are_off() -> None:
 
 GUARDED = """
 import ctypes, os, subprocess
-from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.config.process_protection import guard_process
 PR_GET_DUMPABLE = 3
 before = ctypes.CDLL(None).prctl(PR_GET_DUMPABLE)
 guard_process("worker")

@@ -30,7 +30,7 @@ from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from plugins.probes.dependencies import EVERY_S
 from plugins.probes.progress import STALLED_AFTER_S
-from supervisor_tasks.observability.loop_guard import (
+from supervisor_tasks.observability.loop_watchdog import (
     CHECK_EVERY_S,
     CONFIRMING_CHECKS,
     ENDED_AFTER_S,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     BenchmarkState,
     Measurement,
     job_name,

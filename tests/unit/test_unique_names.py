@@ -10,9 +10,6 @@ from tests.support.reference.source import parsed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PRODUCT = ("supervisor_tasks", "grpc_callbacks", "plugins", "benchmarks")
-# Three that the layout gives to two modules each: plugins import nothing of the
-# supervisor.
-NAMES_OF_TWO = {"context", "crash_points", "model"}
 
 
 def test_names__of_modules__are_used_once_in_the_product() -> None:
@@ -24,7 +21,8 @@ def test_names__of_modules__are_used_once_in_the_product() -> None:
         for file in files
         if "versions" not in file.parts and not file.stem.endswith(("_pb2", "_grpc"))
     )
-    assert {name for name, number in names.items() if number > 1} == NAMES_OF_TWO
+    assert len(names) > 100
+    assert [name for name, number in names.items() if number > 1] == []
 
 
 def test_names__of_classes__are_used_once_in_the_product() -> None:

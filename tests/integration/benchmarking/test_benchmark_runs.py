@@ -21,7 +21,7 @@ from devgrid.cluster.linux_users import admin
 from devgrid.cluster.sshd import Sshd
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from supervisor_tasks.benchmarking.model import NICE, BenchmarkState
+from supervisor_tasks.benchmarking.benchmark_run import NICE, BenchmarkState
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.effect_failures import watch_effects
 from supervisor_tasks.jobs.model import EffectKind

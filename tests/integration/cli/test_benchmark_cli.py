@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
+from supervisor_tasks.benchmarking.benchmark_run import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.ledger.benchmarks import BenchmarkResult, BenchmarkStore
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from tests.support.commands import Result, supervisor

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from supervisor_tasks.cli.context import operator
+from supervisor_tasks.cli.cli_context import operator
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.execution.effect_failures import park
 from supervisor_tasks.jobs.events import ScriptFetched, SlurmCompleted, SubmitStarted

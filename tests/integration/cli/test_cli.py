@@ -34,7 +34,7 @@ from devgrid.processes import wait_until
 from plugins import reporter
 from supervisor_tasks.cli import health_command
 from supervisor_tasks.cli.app import database_error, status_of
-from supervisor_tasks.cli.context import CliContext, operator
+from supervisor_tasks.cli.cli_context import CliContext, operator
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.config.settings import Settings, load

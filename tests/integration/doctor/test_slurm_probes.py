@@ -9,8 +9,8 @@ from devgrid.cluster.linux_users import admin
 from devgrid.cluster.sshd import Sshd
 from devgrid.machine import deadline
 from supervisor_tasks.doctor.check_results import Finding, Level
-from supervisor_tasks.doctor.examination import deadline_s, examine
-from supervisor_tasks.doctor.shared import Examined, readable_settings
+from supervisor_tasks.doctor.probe_context import Examined, readable_settings
+from supervisor_tasks.doctor.probe_runner import deadline_s, examine
 from supervisor_tasks.doctor.slurm_probes import CUSTOMER as MEND
 from supervisor_tasks.doctor.slurm_probes import FLEET
 from tests.support.submission_env import CUSTOMER, Login

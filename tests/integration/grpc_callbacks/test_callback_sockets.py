@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grpc_callbacks.front import listening_sockets
+from grpc_callbacks.connection_acceptor import listening_sockets
 from grpc_callbacks.private_sockets import SocketFolder
 from supervisor_tasks.config.settings import SettingsError
 

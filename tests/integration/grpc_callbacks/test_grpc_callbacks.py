@@ -32,13 +32,13 @@ from devgrid.processes import Processes, answers, wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
+from grpc_callbacks.callback_limits import CallbackOrigin
 from grpc_callbacks.callback_store import CallbackStore
 from grpc_callbacks.callback_writer import (
     CallbackNotStoredError,
     CallbackWriter,
     InboxFullError,
 )
-from grpc_callbacks.room import CallbackOrigin
 from grpc_callbacks.server import REPORTER_SERVICE
 from grpc_callbacks.validation import CallbackPayload
 from plugins.delivery import HEARTBEAT_SERVICE

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     BenchmarkState,
     MeasurementUpdate,
     PlannedBenchmark,

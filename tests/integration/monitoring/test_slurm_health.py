@@ -14,14 +14,14 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
-from supervisor_tasks.benchmarking.cleanup import (
-    BENCHMARK_CLEANUP_REQUESTED,
-    cancel_old_benchmarks,
-)
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     PlannedBenchmark,
     job_name,
     name_beginning,
+)
+from supervisor_tasks.benchmarking.cleanup import (
+    BENCHMARK_CLEANUP_REQUESTED,
+    cancel_old_benchmarks,
 )
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import ReconciliationServices, WorkerContext

@@ -17,7 +17,7 @@ from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
-from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
+from supervisor_tasks.benchmarking.benchmark_run import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.config.needs import Need

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdate
+from supervisor_tasks.benchmarking.benchmark_run import (
+    BenchmarkState,
+    MeasurementUpdate,
+)
 from supervisor_tasks.benchmarking.outcome import (
     LONG_WAIT_S,
     MAX_POLL_S,

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     BenchmarkRun,
     BenchmarkState,
     Measurement,

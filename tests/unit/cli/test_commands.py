@@ -27,7 +27,7 @@ WITHOUT_COMMANDS = {
         "app",
         "bill",
         "claim_stops",
-        "context",
+        "cli_context",
         "fleet_flags",
         "run_fleet",
         "exit_codes",

@@ -3,7 +3,11 @@
 import pytest
 
 from benchmarks.registry import SUITE
-from supervisor_tasks.benchmarking.model import BenchmarkState, Measurement, sbatch
+from supervisor_tasks.benchmarking.benchmark_run import (
+    BenchmarkState,
+    Measurement,
+    sbatch,
+)
 from supervisor_tasks.benchmarking.planned_jobs import jobs_of
 from supervisor_tasks.config.settings import SettingsError, load
 from supervisor_tasks.from_settings.benchmark_plan import plan_of

@@ -10,7 +10,7 @@ import yaml
 
 from devgrid import REPOSITORY
 from supervisor_tasks.dashboard import ledger_reader
-from supervisor_tasks.doctor import shared
+from supervisor_tasks.doctor import probe_context
 from supervisor_tasks.ledger import database
 
 DOCKER = REPOSITORY / "docker"
@@ -27,7 +27,7 @@ A_PROBE = 1
     [
         ("a worker (", database.MAX_CONNECTIONS + A_PROBE),
         ("`flower`, `metrics`", ledger_reader.MAX_CONNECTIONS + A_PROBE),
-        ("a command, `supervisor doctor`", shared.MAX_CONNECTIONS),
+        ("a command, `supervisor doctor`", probe_context.MAX_CONNECTIONS),
     ],
 )
 def test_page__the_connections_of_a_process__are_its_pool_and_a_probes(

@@ -4,7 +4,7 @@ is malformed.
 
 import pytest
 
-from supervisor_tasks.doctor.shared import readable_settings
+from supervisor_tasks.doctor.probe_context import readable_settings
 
 KEY = "0x" + "1" * 64
 

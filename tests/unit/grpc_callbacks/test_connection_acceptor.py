@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpc_callbacks.front import PREFACE, Beginning, beginning
+from grpc_callbacks.connection_acceptor import PREFACE, Beginning, beginning
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from devgrid.machine import deadline
-from supervisor_tasks.doctor import examination
+from supervisor_tasks.doctor import probe_runner
 from supervisor_tasks.doctor.check_results import Finding, Level, NotTriedError, green
-from supervisor_tasks.doctor.examination import Probe, Shared, error_line, examine
+from supervisor_tasks.doctor.probe_runner import Probe, Shared, error_line, examine
 
 HANGS = threading.Event()  # never set
 
@@ -133,6 +133,6 @@ def test_deadline_s__after_the_imports__leaves_time_to_answer_within_10_s(
     left_s: float,
 ) -> None:
     now_s = time.monotonic()
-    monkeypatch.setattr(examination, "STARTED_S", now_s - imports_s)
+    monkeypatch.setattr(probe_runner, "STARTED_S", now_s - imports_s)
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    assert examination.deadline_s(within_s) - now_s == pytest.approx(left_s)
+    assert probe_runner.deadline_s(within_s) - now_s == pytest.approx(left_s)

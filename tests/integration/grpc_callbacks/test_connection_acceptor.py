@@ -20,15 +20,15 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from grpc_callbacks import front as front_module
-from grpc_callbacks.connections import MAX_CONNECTIONS
-from grpc_callbacks.front import (
+from grpc_callbacks import connection_acceptor as acceptor_module
+from grpc_callbacks.connection_acceptor import (
     PREFACE,
     Front,
     allow_open_files,
     listening_sockets,
     name_asked_for,
 )
+from grpc_callbacks.connections import MAX_CONNECTIONS
 from grpc_callbacks.rate_limited_log import RateLimitedLogger
 
 WITHIN_S = 30.0
@@ -40,7 +40,7 @@ Caller = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 def _log_that_has_written_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The module's log writes a line of a kind once in a period."""
     fresh = RateLimitedLogger(structlog.get_logger())
-    monkeypatch.setattr(front_module, "log", fresh)
+    monkeypatch.setattr(acceptor_module, "log", fresh)
 
 
 class Site:

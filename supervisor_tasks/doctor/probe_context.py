@@ -19,7 +19,7 @@ from supervisor_tasks.config.needs import Need, SlurmAccess, required_with, slur
 from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.context import SlurmServices
 from supervisor_tasks.doctor.check_results import NotTriedError
-from supervisor_tasks.doctor.examination import MARGIN_S, Shared
+from supervisor_tasks.doctor.probe_runner import MARGIN_S, Shared
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.database import open_engine

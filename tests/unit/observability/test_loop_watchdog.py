@@ -6,7 +6,7 @@ import pytest
 
 from plugins.probes.dependencies import Dependencies, Dependency
 from plugins.probes.progress import Progress
-from supervisor_tasks.observability.loop_guard import (
+from supervisor_tasks.observability.loop_watchdog import (
     CHECK_EVERY_S,
     CONFIRMING_CHECKS,
     ENDED_AFTER_S,

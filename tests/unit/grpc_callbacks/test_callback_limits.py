@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpc_callbacks.room import (
+from grpc_callbacks.callback_limits import (
     MAX_CALLBACKS_WHEN_OVER,
     CallbackOrigin,
     LedgerJob,

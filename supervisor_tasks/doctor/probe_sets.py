@@ -15,8 +15,8 @@ from supervisor_tasks.doctor import (
     slurm_probes,
 )
 from supervisor_tasks.doctor.check_results import Finding
-from supervisor_tasks.doctor.examination import Probe, deadline_s, examine
-from supervisor_tasks.doctor.shared import Examined, readable_settings
+from supervisor_tasks.doctor.probe_context import Examined, readable_settings
+from supervisor_tasks.doctor.probe_runner import Probe, deadline_s, examine
 from supervisor_tasks.doctor.verdicts import mistyped_verdicts, settings_verdicts
 
 ALL: tuple[Probe[Examined], ...] = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor_tasks.benchmarking.model import (
+from supervisor_tasks.benchmarking.benchmark_run import (
     CLEAN_GIVEN_UP_S,
     BenchmarkRun,
     BenchmarkState,

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from supervisor_tasks.observability.flower_guard import FlowerOpenError, check_login
+from supervisor_tasks.observability.flower_login import FlowerOpenError, check_login
 
 EVERYWHERE = {"FLOWER_ADDRESS": "0.0.0.0"}  # noqa: S104  only an address to refuse
 

@@ -1,6 +1,6 @@
 import pytest
 
-from supervisor_tasks.jobs.claim_room import Room, Waits
+from supervisor_tasks.jobs.claim_limits import Room, Waits
 from supervisor_tasks.jobs.stalled import is_held
 
 ROOM = Room(places=100, share=0.25)

@@ -48,7 +48,9 @@ class LoopGuard:
         return self._checks >= CONFIRMING_CHECKS
 
 
-def start_loop_guard(loop: Progress, dependencies: Dependencies, process: str) -> None:
+def start_loop_watchdog(
+    loop: Progress, dependencies: Dependencies, process: str
+) -> None:
     """Start the thread that ends the process when its loop has stalled. `dependencies` must
     be started.
     """
