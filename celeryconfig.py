@@ -11,13 +11,13 @@ from kombu.entity import Queue as BrokerQueue
 from supervisor_tasks.config import logging as _logs
 from supervisor_tasks.config.embedded_servers import broker_tls as _broker_tls
 from supervisor_tasks.config.embedded_servers import broker_url as _broker_url
-from supervisor_tasks.config.process_protection import guard_process as _guard_process
+from supervisor_tasks.config.process_protection import protect_memory as _protect_memory
 from supervisor_tasks.config.settings import load_or_exit as _load_or_exit
 from supervisor_tasks.config.settings import or_exit as _or_exit
 from supervisor_tasks.config.variables import warn_of_mistyped as _warn_of_mistyped
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS, Queue
-from supervisor_tasks.observability.flower_login import guard as _guard_flower
 from supervisor_tasks.observability.flower_login import log_start as _log_flower
+from supervisor_tasks.observability.flower_login import require_login as _require_login
 from supervisor_tasks.observability.probes import serve_flower as _serve_flower
 from supervisor_tasks.observability.remote_control import (
     keep_questions_only as _keep_questions_only,
@@ -29,7 +29,7 @@ from supervisor_tasks.worker import needs_of_command as _needs_of_command
 from supervisor_tasks.worker import process_of_command as _process_of_command
 
 _needs = _needs_of_command(sys.argv)
-_guard_process(_process_of_command(sys.argv), *_needs)
+_protect_memory(_process_of_command(sys.argv), *_needs)
 _settings = _load_or_exit(*_needs)
 _cluster = _settings.cluster_name
 
@@ -41,7 +41,7 @@ if "flower" in sys.argv:
     _logs.log_crashes()
     _warn_of_mistyped()
     with _or_exit():
-        _guard_flower(_options, _settings.flower_basic_auth)
+        _require_login(_options, _settings.flower_basic_auth)
         _serve_flower(_settings)
 _keep_questions_only()
 _refuse_compressed_messages()

@@ -22,7 +22,7 @@ from supervisor_tasks.config.embedded_servers import (
     database_url,
 )
 from supervisor_tasks.config.needs import Need
-from supervisor_tasks.config.process_protection import guard_process
+from supervisor_tasks.config.process_protection import protect_memory
 from supervisor_tasks.config.settings import (
     Settings,
     SettingsError,
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 def main() -> None:
     """Read the settings, listen, and serve until SIGTERM."""
     settings = load_or_exit(Need.SSH_PUBLIC)
-    guard_process("callbacks")
+    protect_memory("callbacks")
     logs.configure(
         settings.effective_log_level, settings.secret_values(), settings.cluster_name
     )

@@ -182,14 +182,14 @@ class CallbackStore:
         """Store the rows that have room. A row without room that is needless (NEEDLESS)
         is not refused: it counts as acknowledged.
         """
-        scopes, room_left = self._room(connection, rows)
+        scopes, left = self._limits(connection, rows)
         fitting, others = list[Row](), list[tuple[Row, CallbackOrigin]]()
         for row, scope in zip(rows, scopes, strict=True):
             origin = scope[0]
-            if room_left[scope] <= 0:
+            if left[scope] <= 0:
                 others.append((row, origin))
                 continue
-            room_left[scope] -= 1
+            left[scope] -= 1
             is_unknown = origin is CallbackOrigin.UNKNOWN_JOB
             fitting.append(row | {"unknown_job": is_unknown, "again_s": HINT_AGAIN_S})
             if not is_unknown:
@@ -200,7 +200,7 @@ class CallbackStore:
             if not _scalar(connection, NEEDLESS, row):
                 stored.refused[id(row)] = origin
 
-    def _room(
+    def _limits(
         self, connection: Connection, rows: Sequence[Row]
     ) -> tuple[list[Scope], dict[Scope, int]]:
         """Return each callback's scope, and the room that is left in each scope."""
@@ -215,7 +215,7 @@ class CallbackStore:
             "proven": list(proven),
         }
         most = self._most[CallbackOrigin.OURS]
-        scopes, room_left = dict[tuple[str, int, bool], Scope](), dict[Scope, int]()
+        scopes, left = dict[tuple[str, int, bool], Scope](), dict[Scope, int]()
         for found in (
             connection.cursor(row_factory=dict_row)
             .execute(KNOWN, about | {"cluster": self._cluster, "most": most})
@@ -231,12 +231,12 @@ class CallbackStore:
             scopes[found["job_id"], found["slurm_id"], found["proven"]] = scope
             if job is not None and scope[0] is CallbackOrigin.OURS:
                 kept_of_job = most_of_ours(job, most, proven=found["proven"])
-                room_left[scope] = kept_of_job - found["kept"]
-            elif scope not in room_left:
-                room_left[scope] = self._room_left(connection, scope)
-        return [scopes[pair] for pair in pairs], room_left
+                left[scope] = kept_of_job - found["kept"]
+            elif scope not in left:
+                left[scope] = self._left_in_scope(connection, scope)
+        return [scopes[pair] for pair in pairs], left
 
-    def _room_left(self, connection: Connection, scope: Scope) -> int:
+    def _left_in_scope(self, connection: Connection, scope: Scope) -> int:
         origin, job_id, _, proven = scope
         about = {
             "cluster": self._cluster,

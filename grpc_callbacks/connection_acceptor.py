@@ -1,10 +1,10 @@
-"""The front of the callbacks' port: it accepts and limits connections, and passes on
-those that begin as gRPC does.
+"""Accepts and limits connections to the callbacks' port, and passes on those that begin
+as gRPC does.
 
 gRPC itself does not limit a peer's connections, keeps connections that send nothing,
 and cannot report a TLS handshake at a plain port. gRPC listens on a Unix socket that
-only this process reaches. The front copies the bytes in both directions unchanged, TLS
-included.
+only this process reaches. The acceptor copies the bytes in both directions unchanged,
+TLS included.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ def allow_open_files() -> int:
     return max(1, min(MAX_CONNECTIONS, (most - OTHER_FILES) // FILES_OF_A_CONNECTION))
 
 
-class Front:
+class ConnectionAcceptor:
     """Listens for callers, and connects each caller with gRPC at the Unix socket
     `inner`.
     """
@@ -254,9 +254,9 @@ class _Caller(_Piped):
 
     connection: CallerConnection
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, acceptor: ConnectionAcceptor) -> None:
         super().__init__()
-        self._front = front
+        self._acceptor = acceptor
         self._first = b""
         self._name = ""
         self._connecting: asyncio.Task[None] | None = None
@@ -266,7 +266,7 @@ class _Caller(_Piped):
         _detect_dead_peer(transport.get_extra_info("socket"))
         host, port = transport.get_extra_info("peername")[:2]
         self.connection = CallerConnection(address_of(host), port)
-        self._front.hold(self, self.connection)
+        self._acceptor.hold(self, self.connection)
         self._deadline = asyncio.get_running_loop().call_later(
             FIRST_BYTES_S, self.give_up
         )
@@ -276,7 +276,7 @@ class _Caller(_Piped):
             self.other.transport.write(data)
             return
         self._first += data
-        found = beginning(self._first, tls=self._front.tls)
+        found = beginning(self._first, tls=self._acceptor.tls)
         if found is Beginning.GOOD and self._connecting is None:
             self._deadline.cancel()
             self.transport.pause_reading()
@@ -284,15 +284,15 @@ class _Caller(_Piped):
         elif found is Beginning.TLS:
             self._refuse_tls()
         elif found is Beginning.WRONG:
-            log.once("no_grpc", peer=self.connection.peer)
+            log.once("connection_without_grpc", peer=self.connection.peer)
             self.give_up()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._deadline.cancel()
         if self._connecting is not None and self.other is None:
             self._connecting.cancel()
-        self._front.callers.pop(self._name, None)
-        self._front.discard(self.connection)
+        self._acceptor.callers.pop(self._name, None)
+        self._acceptor.discard(self.connection)
         super().connection_lost(error)
 
     def give_up(self) -> None:
@@ -303,11 +303,11 @@ class _Caller(_Piped):
         """Connect with gRPC, under a name that gRPC gives the services as the peer."""
         own_name = f"{_TOKEN}-{next(_NAMES)}"
         self._name = f"unix-abstract:{own_name}"
-        self._front.callers[self._name] = self
+        self._acceptor.callers[self._name] = self
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             inner.bind(f"\0{own_name}")
-            await asyncio.get_running_loop().sock_connect(inner, self._front.inner)
+            await asyncio.get_running_loop().sock_connect(inner, self._acceptor.inner)
             _, other = await asyncio.get_running_loop().create_connection(
                 _Piped, sock=inner
             )
@@ -346,7 +346,7 @@ class _Caller(_Piped):
                 "tls_at_a_plain_port",
                 peer=self.connection.peer,
                 asked_for=name_asked_for(self._first),
-                public_address=self._front.public_address,
+                public_address=self._acceptor.public_address,
                 help="TLS_ENABLE is false, but a caller uses TLS, as the upstream plugins do: set it, TLS_CERT and TLS_KEY",
             )
         self.give_up()

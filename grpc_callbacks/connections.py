@@ -1,4 +1,4 @@
-"""Which connections the front keeps, and which one it closes when there are too many.
+"""Which connections the acceptor keeps, and which one it closes when too many are open.
 Pure.
 """
 

@@ -1,5 +1,5 @@
-"""A folder for the Unix sockets between the front and gRPC. It is in STATE_DIR, and no
-other user can enter it.
+"""A folder for the Unix sockets between the acceptor and gRPC. It is in STATE_DIR, and
+no other user can enter it.
 """
 
 import fcntl

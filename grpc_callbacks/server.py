@@ -25,7 +25,7 @@ from grpc_callbacks.callback_writer import (
     NoSuchJobError,
 )
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
-from grpc_callbacks.connection_acceptor import Front, allow_open_files
+from grpc_callbacks.connection_acceptor import ConnectionAcceptor, allow_open_files
 from grpc_callbacks.connections import (
     CALLS_OF_A_PEER,
     MAX_CONNECTIONS_OF_A_PEER,
@@ -114,10 +114,10 @@ class Called:
 
 class Services:
     """The methods that callers can call; checks each caller before it answers. The
-    server sets `front` before it listens.
+    server sets `acceptor` before it listens.
     """
 
-    front: Front
+    acceptor: ConnectionAcceptor
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Services:
         name = context.peer()
         given_up = self._unread.begin(name)
         if given_up is not None:
-            self.front.give_up(given_up)
+            self.acceptor.give_up(given_up)
         try:
             async with asyncio.timeout(MESSAGE_S):
                 raw = await context.read()
@@ -212,7 +212,7 @@ class Services:
 
     def _peer(self, context: Context) -> str:
         """Return the caller's address for the log."""
-        connection = self.front.connection(context.peer())
+        connection = self.acceptor.connection(context.peer())
         if connection is None:
             return "gone"
         return connection.peer
@@ -222,21 +222,21 @@ class Services:
     ) -> Message:
         if context.peer() == OURSELVES:
             return await answer(raw, Called(context, OURSELVES, Caller(Proof.UNPROVEN)))
-        connection = self.front.connection(context.peer())
+        connection = self.acceptor.connection(context.peer())
         if connection is None:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the connection has ended")
-        if self.front.connections.calls_of_peer(connection) >= CALLS_OF_A_PEER:
+        if self.acceptor.connections.calls_of_peer(connection) >= CALLS_OF_A_PEER:
             log.once("too_many_calls", peer=connection.peer)
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{CALLS_OF_A_PEER} calls of one peer are under way; retry later",
             )
         caller = self._admitted(connection, method, raw, context)
-        self.front.connections.begin_call(connection)
+        self.acceptor.connections.begin_call(connection)
         try:
             message = await answer(raw, Called(context, connection.peer, caller))
         finally:
-            self.front.connections.end_call(connection)
+            self.acceptor.connections.end_call(connection)
         connection.answered = True
         return message
 
@@ -361,10 +361,10 @@ class CallbackServer:
         self._sockets = sockets
         self._inner, self._own = sockets.path("callers"), sockets.path("self")
         self._tls = credentials is not None
-        self._front = Front(
+        self._acceptor = ConnectionAcceptor(
             self._inner, public_address, tls=self._tls, most=allow_open_files()
         )
-        services.front = self._front
+        services.acceptor = self._acceptor
         self._server = grpc.aio.server(options=OPTIONS)
         self._server.add_generic_rpc_handlers(services.handlers())
         if credentials is None:
@@ -379,12 +379,12 @@ class CallbackServer:
         """Listen. Raises OSError when the address is in use or not of this machine."""
         await self._services.update_health()
         await self._server.start()
-        ip, self.port = await self._front.listen(self._address)
+        ip, self.port = await self._acceptor.listen(self._address)
         ask = OwnPort(
             _reached_by_itself(ip),
             self.port,
             self._own,
-            self._front.connections.own,
+            self._acceptor.connections.own,
             tls=self._tls,
         ).ask
         self._self_check = SelfCheck(ask)
@@ -403,9 +403,9 @@ class CallbackServer:
         """Accept no more calls, and give those under way GRACE_S to finish."""
         if self._self_check is not None:
             self._self_check.stop()
-        self._front.stop_listening()
+        self._acceptor.stop_listening()
         await self._server.stop(GRACE_S)
-        self._front.close()
+        self._acceptor.close()
         self._sockets.close()
 
 

@@ -70,14 +70,14 @@ class Certificate:
             except SettingsError as error:
                 if stamp != self._not_taken:
                     log.warning(
-                        "certificate_not_taken",
+                        "certificate_rejected",
                         error=str(error),
                         help="the server still shows the one before",
                     )
                 self._not_taken = stamp
                 return None
             self._stamp = stamp
-            log.info("certificate_taken", names=names_of(self._pems["TLS_CERT"]))
+            log.info("certificate_loaded", names=names_of(self._pems["TLS_CERT"]))
             self._compare_names()
             return self._configuration()
 

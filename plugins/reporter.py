@@ -232,7 +232,7 @@ def main() -> None:
             try:
                 reporter.run()
             except OSError as error:
-                log.error("reporter_ends", reason=str(error))
+                log.error("reporter_ended", reason=str(error))
                 sys.exit(1)
 
 

@@ -97,7 +97,11 @@ class Worker:
         try:
             self.hold_wallet()
         except WalletTakenError as error:
-            log.critical("wallet_taken", error=str(error), advice="the worker ends")
+            log.critical(
+                "wallet_used_by_other_cluster",
+                error=str(error),
+                advice="the worker ends",
+            )
             this_worker.should_stop = WRONG_SETTINGS
             raise
 

@@ -34,14 +34,14 @@ OTHER_CLUSTERS = "clusters"  # the folder of a grid's clusters but the first
 
 # SLURM's own figures of each job that has ended, for tests that compare them later:
 # slurmctld forgets them. The line goes to `completed` before our hook is called, and to
-# `told` after the hook has ended, with any status: a hook may die with a slurmctld that
-# is killed.
+# `reported_ends` after the hook has ended, with any status: a hook may die with a
+# slurmctld that is killed.
 COMPLETED = r"""#!/bin/sh
 line="$JOBID|$JOBSTATE|$EXITCODE|$START|$END|$STDOUT|$JOBNAME"
 printf '%s\n' "$line" >>{folder}/completed
 {folder}/plugins/supervisor-ended
 status=$?
-printf '%s\n' "$line" >>{folder}/told
+printf '%s\n' "$line" >>{folder}/reported_ends
 exit $status
 """
 

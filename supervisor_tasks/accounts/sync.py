@@ -23,8 +23,8 @@ from supervisor_tasks.errors import (
     TransientError,
 )
 from supervisor_tasks.execution.effect_failures import (
-    DIRECTORY_AWAY,
     DIRECTORY_REJECTS,
+    DIRECTORY_UNAVAILABLE,
     give_back_unexpected,
     given_back_on_failure,
 )
@@ -138,7 +138,7 @@ def make_due(ledger: Ledger, directory: "Directory") -> bool:
             # those that are left: the directory does not let us in
             _postpone_rejected(ledger, effects, error)
         except DirectoryUnavailableError as error:
-            raise TransientError(f"{DIRECTORY_AWAY}{error}") from error
+            raise TransientError(f"{DIRECTORY_UNAVAILABLE}{error}") from error
     return True
 
 
@@ -155,7 +155,9 @@ def _make_each(
             _make_one(ledger, session, effect)
         except DirectoryBusyError as error:
             log.warning("account_postponed", customer=effect.subject, error=str(error))
-            ledger.effects.postpone([effect], BUSY_AGAIN_S, f"{DIRECTORY_AWAY}{error}")
+            ledger.effects.postpone(
+                [effect], BUSY_AGAIN_S, f"{DIRECTORY_UNAVAILABLE}{error}"
+            )
             busy_in_a_row += 1
             if busy_in_a_row == MAX_BUSY_IN_A_ROW:
                 raise

@@ -140,7 +140,9 @@ def _alarm_of_one_endpoint(
     advice = {"answers": answering, "of": endpoints.number, "advice": ALONE_ADVICE}
     ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT, **advice)
     log.warning(
-        "events_taken_from_one_endpoint", transactions=len(missing), first=min(missing)
+        "events_accepted_from_one_endpoint",
+        transactions=len(missing),
+        first=min(missing),
     )
 
 

@@ -180,7 +180,7 @@ def _tell_target(cli: CliContext, url: str, *, as_log: bool) -> None:
         cli.settings.secret_values(),
         cli.settings.cluster_name,
     )
-    log.info("tables_looked_at", ledger=ledger)
+    log.info("tables_checked", ledger=ledger)
 
 
 def _missing_after(look: Callable[[], str], wait_s: float, *, as_log: bool) -> str:

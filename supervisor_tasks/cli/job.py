@@ -115,8 +115,8 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show a job's whole story as a timeline: what happened, when, how long it took,
-    what comes next; wide: with all details.
+    """Show a job's whole timeline: what happened, when, how long it took, what
+    comes next; wide: with all details.
 
     Example: supervisor job show slurm:1234
     """
@@ -126,20 +126,23 @@ def show(
 
 
 def show_job(cli: CliContext, name: str, output: Format) -> None:
-    """Print a job's story in a form."""
+    """Print a job's timeline in a form."""
     found = cli.job(name)
-    facts, story = cli.overview.job(found.job_id), cli.overview.timeline(found.job_id)
+    facts, timeline = (
+        cli.overview.job(found.job_id),
+        cli.overview.timeline(found.job_id),
+    )
     bill = bill_of(cli, found)
 
     def show(wide: bool) -> None:
         now, url = cli.overview.now(), cli.settings.explorer_url
-        cli.shown.facts(facts_of(found, facts, now, story) | bill.facts())
+        cli.shown.facts(facts_of(found, facts, now, timeline) | bill.facts())
         cli.shown.title("what happened")
-        cli.shown.lines(lines_of(story, details=wide, transaction_url=url))
+        cli.shown.lines(lines_of(timeline, details=wide, transaction_url=url))
         cli.shown.title("what comes next")
-        cli.shown.lines(next_of(found, story, now))
+        cli.shown.lines(next_of(found, timeline, now))
 
-    document = {"job": facts, "bill": bill.document(), "story": story}
+    document = {"job": facts, "bill": bill.document(), "timeline": timeline}
     cli.shown.one(document, found.job_id, output, show)
 
 

@@ -91,7 +91,7 @@ def retry(
             "found nothing parked or failing there; see `supervisor effect list --state parked`"
         )
     will = f"{_counted_effects(found, effect)} will be tried again at once"
-    # For one effect, too, the subject is its job, so that the job's story has the line.
+    # For one effect, too, the subject is its job: the line is in the job's timeline.
     subject = "all" if everything else found[0]["subject"]
     with cli.change("job retry", subject, will, yes=yes, reason=reason):
         retried = cli.ledger.effects.retry(effect_id=effect, job_id=job_id)

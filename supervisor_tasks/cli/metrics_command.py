@@ -14,7 +14,7 @@ from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import running_database_url
-from supervisor_tasks.config.process_protection import guard_process
+from supervisor_tasks.config.process_protection import protect_memory
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.figures import read_figures
@@ -77,7 +77,7 @@ def metrics(
     # The kernel drops signals without a handler for the first process of a container.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    guard_process("metrics")
+    protect_memory("metrics")
     host = address.rpartition(":")[0] or "0.0.0.0"  # noqa: S104
     log.info(
         "metrics_served",

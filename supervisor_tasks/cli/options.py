@@ -67,7 +67,9 @@ Reason = Annotated[
 ]
 RequiredReason = Annotated[
     str,
-    typer.Option("--reason", help="Why; `supervisor log` and the job's story show it."),
+    typer.Option(
+        "--reason", help="Why; `supervisor log` and the job's timeline show it."
+    ),
 ]
 
 

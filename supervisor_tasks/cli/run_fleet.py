@@ -40,7 +40,7 @@ from supervisor_tasks.config.needs import (
     slurm_access,
     unused_by,
 )
-from supervisor_tasks.config.process_protection import guard_process
+from supervisor_tasks.config.process_protection import protect_memory
 from supervisor_tasks.config.settings import UnreadableFileError, text_of_file
 from supervisor_tasks.config.ssh_keys import public_half
 from supervisor_tasks.config.variables import (
@@ -282,12 +282,12 @@ class FleetRunner:
             ended = {"process": child.name, "status": status}
             if status == WRONG_SETTINGS:
                 log.error(
-                    "fleet_ends", reason="its settings do not let it work", **ended
+                    "fleet_ended", reason="its settings do not let it work", **ended
                 )
                 return WRONG_SETTINGS
             if child.restarts > MAX_RESTARTS:
                 log.error(
-                    "fleet_ends",
+                    "fleet_ended",
                     reason=f"it ended {child.restarts} times in a row",
                     **ended,
                 )
@@ -344,7 +344,7 @@ def run_fleet(flags: Flags) -> int:
     if wrong:
         logs.log_refusal("\n".join(wrong), given.get("CLUSTER_NAME", ""))
         return WRONG_SETTINGS
-    guard_process("fleet")  # the children are given theirs from `given`
+    protect_memory("fleet")  # the children are given theirs from `given`
     logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))
     logs.log_crashes()
     if files:

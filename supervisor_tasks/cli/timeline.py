@@ -1,5 +1,5 @@
-"""A job's story as a timeline: what happened, when, which side did it, how long after,
-and what comes next. Pure.
+"""A job's timeline: what happened, when, which side did it, how long after, and what
+comes next. Pure.
 
 The ledger stores events, callbacks, effects, transactions and operators' commands
 (Overview.timeline). Each becomes one line. Equal lines that follow each other become
@@ -208,7 +208,7 @@ class Line:
 
 
 def lines_of(
-    story: Iterable[Entry], *, details: bool, transaction_url: str = ""
+    entries: Iterable[Entry], *, details: bool, transaction_url: str = ""
 ) -> list[list[Cell]]:
     """Return the cells of each line: the time, how long after the line before, who,
     what.
@@ -218,7 +218,7 @@ def lines_of(
     """
     shown = list[list[Cell]]()
     before = list[Line]()
-    for equal in _folded(list(_lines(story, details, transaction_url))):
+    for equal in _folded(list(_lines(entries, details, transaction_url))):
         line, last_at = equal[0], equal[-1].at
         after = f"+{_precise_span(_after(before, line))}" if before else ""
         moment = f"{line.at.astimezone():%m-%d %H:%M:%S}"
@@ -282,10 +282,10 @@ def _repetition(texts: Sequence[tuple[str, str]], start: int) -> tuple[int, int]
 
 
 def _lines(
-    story: Iterable[Entry], with_details: bool, transaction_url: str
+    entries: Iterable[Entry], with_details: bool, transaction_url: str
 ) -> Iterator[Line]:
     """Yield the line of each entry that the form shows."""
-    for entry in story:
+    for entry in entries:
         if with_details:
             details = plain(_readable(entry["details"]))
             yield replace(_line(entry, transaction_url), details=details)
@@ -398,12 +398,12 @@ EFFECTS = {
 }
 
 
-def next_of(job: Job, story: Sequence[Entry], now: datetime) -> list[list[Cell]]:
+def next_of(job: Job, entries: Sequence[Entry], now: datetime) -> list[list[Cell]]:
     """Return a line for each thing that is left to do: what, when, and what is in its
     way.
     """
     effects, transactions = list[list[Cell]](), list[list[Cell]]()
-    for entry in story:
+    for entry in entries:
         if _is_open_effect(entry):
             effects.append(_next_effect(job, entry, now))
         elif _is_open_transaction(entry):
@@ -412,7 +412,7 @@ def next_of(job: Job, story: Sequence[Entry], now: datetime) -> list[list[Cell]]
     if not lines:
         is_settled = job.state is State.SETTLED
         lines.append([Cell(NOTHING_MORE if is_settled else NOTHING_YET)])
-    if job.state is State.RUNNING and _last_seen(story) == NOT_LISTED:
+    if job.state is State.RUNNING and _last_seen(entries) == NOT_LISTED:
         lines.append([Cell("sweep"), Cell(MISSING, "yellow")])
     return lines
 
@@ -454,7 +454,7 @@ def _next_transaction(entry: Entry, now: datetime) -> list[Cell]:
 
 
 def facts_of(
-    job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[Entry] = ()
+    job: Job, row: Mapping[str, Any], now: datetime, entries: Sequence[Entry] = ()
 ) -> dict[str, Cell]:
     """Return the job in a few lines: its state in the ledger, in SLURM and on the
     contract.
@@ -471,7 +471,7 @@ def facts_of(
         "contract": Cell(
             f"{status} at block {job.chain_position[0]}", STYLES.get(status, "")
         ),
-        "slurm": Cell(_slurm(job, story)),
+        "slurm": Cell(_slurm(job, entries)),
         "customer": Cell(job.customer),
         "size": Cell(_size(job.definition)),
         "paid for": Cell(_paid(job)),
@@ -491,20 +491,20 @@ def _size(size: Definition) -> str:
     return f"{', '.join(parts)} in {counted(size.ntasks, 'task')}"
 
 
-def _slurm(job: Job, story: Sequence[Entry]) -> str:
+def _slurm(job: Job, entries: Sequence[Entry]) -> str:
     if job.slurm_id is None:
         return ""
     if job.outcome is not None:  # SLURM was last asked before the end
         return str(job.slurm_id)
-    return f"{job.slurm_id} {_last_seen(story)}".strip()
+    return f"{job.slurm_id} {_last_seen(entries)}".strip()
 
 
-def _last_seen(story: Sequence[Entry]) -> str:
+def _last_seen(entries: Sequence[Entry]) -> str:
     """Return SLURM's own word for the job's state when it was last asked; empty if no
     event has one.
     """
     last = ""
-    for entry in story:
+    for entry in entries:
         if entry["what"] in SEEN:
             last = entry["details"].get("seen") or last
     return last

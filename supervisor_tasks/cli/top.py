@@ -67,7 +67,7 @@ FEW_FACTS = (
 )
 """What is shown where the terminal has few lines, so that the jobs have room."""
 FEW_LINES = 40
-MOVE_LINES = 10  # lines, in the story of a job
+MOVE_LINES = 10  # lines, in the timeline of a job
 KEYS = "q quit  j/k next, previous  enter open  b back  f filter  p pause claims"
 THROUGHPUT_S = 600.0  # a job that was settled earlier does not count
 ENTER_SCREEN, LEAVE_SCREEN, HOME, CLEAR_LINE, CLEAR_BELOW = (
@@ -85,8 +85,8 @@ app = options.single()
 @dataclass(frozen=True, slots=True)
 class Screen:
     """What the keys have chosen: the number of the selected job, the id of the open one,
-    the first line of its story on the screen, the only state that is shown, and whether
-    a question about claims waits for its answer.
+    the first line of its timeline on the screen, the only state that is shown, and
+    whether a question about claims waits for its answer.
     """
 
     selected: int = 0
@@ -211,7 +211,7 @@ def _draw(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) ->
     if screen.opened is None:
         lines = _overview_and_jobs(cli, screen, jobs, room)
     else:
-        lines = _story(cli, screen, room)
+        lines = _timeline(cli, screen, room)
     last_line = f"{_claims(cli)[1]}: go on? y/n" if screen.asks else KEYS
     shown = [cli.shown.target[:columns], *lines[:room], "", last_line[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
@@ -225,7 +225,7 @@ def _write_below(text: str) -> None:
     sys.stdout.flush()
 
 
-def _story(cli: CliContext, screen: Screen, room: int) -> list[str]:
+def _timeline(cli: CliContext, screen: Screen, room: int) -> list[str]:
     with cli.shown.captured() as lines:
         show_job(cli, str(screen.opened), Format.TABLE)
     return lines[min(screen.first_line, max(len(lines) - room, 0)) :]

@@ -11,7 +11,7 @@ from supervisor_tasks.config.settings import hide_secrets
 PR_SET_DUMPABLE = 4  # prctl(2)
 
 
-def guard_process(process: str, *needs: Need) -> None:
+def protect_memory(process: str, *needs: Need) -> None:
     """Remove the secrets from os.environ, so that no child gets them, and turn core
     files off.
 

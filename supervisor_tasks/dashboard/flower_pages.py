@@ -138,7 +138,7 @@ class JobPage(SupervisorPage):
     async def get(self, cluster: str, job_id: str) -> None:
         """Show one job."""
         try:
-            story = await self.read(lambda: self.reader().story(cluster, job_id))
+            timeline = await self.read(lambda: self.reader().timeline(cluster, job_id))
         except SupervisorError as error:
             self.render(
                 "supervisor_jobs.html",
@@ -152,10 +152,12 @@ class JobPage(SupervisorPage):
             "supervisor_job.html",
             job_id=job_id,
             facts={
-                name: self.cell(cell) for name, cell in story.facts.items() if cell.text
+                name: self.cell(cell)
+                for name, cell in timeline.facts.items()
+                if cell.text
             },
-            happened=[self.cells(line) for line in story.happened],
-            comes_next=[self.cells(line) for line in story.comes_next],
+            happened=[self.cells(line) for line in timeline.happened],
+            comes_next=[self.cells(line) for line in timeline.comes_next],
         )
 
 

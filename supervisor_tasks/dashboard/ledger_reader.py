@@ -1,5 +1,5 @@
 """What the pages read of the ledger: jobs of all clusters, found by id, SLURM id or
-customer, and the story of one.
+customer, and the timeline of one.
 
 The connection is read-only, and a query has QUERY_TIMEOUT_S: no page can change a job,
 or keep the database busy.
@@ -57,7 +57,7 @@ class JobList:
 
 
 @dataclass(frozen=True, slots=True)
-class JobStory:
+class JobTimeline:
     """A job: its facts, what happened to it, and what comes next, as the operator's
     command shows them.
     """
@@ -108,12 +108,12 @@ class LedgerReader:
             rows += [{**row, "cluster": cluster} for row in found]
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
-    def story(self, cluster: str, job_id: str) -> JobStory:
+    def timeline(self, cluster: str, job_id: str) -> JobTimeline:
         """What is known of a job. Raises UnknownJobError, or QueryRejectedError."""
         with _rejections():
-            return self._story(cluster, job_id)
+            return self._timeline(cluster, job_id)
 
-    def _story(self, cluster: str, job_id: str) -> JobStory:
+    def _timeline(self, cluster: str, job_id: str) -> JobTimeline:
         ledger = Ledger(self.engine, cluster, dispatch=_dispatch_nothing)
         job = ledger.jobs([job_id]).get(JobId(job_id))
         if job is None:
@@ -122,16 +122,18 @@ class LedgerReader:
             )
         overview = Overview(self.engine, cluster)
         row = overview.job(job_id)
-        story = overview.timeline(job_id)
+        timeline = overview.timeline(job_id)
         now = overview.now()
-        return JobStory(
+        return JobTimeline(
             {
                 "cluster": Cell(cluster),
-                **facts_of(job, row, now, story),
+                **facts_of(job, row, now, timeline),
                 **_bill(ledger, job, row).facts(),
             },
-            lines_of(story, details=False, transaction_url=self.settings.explorer_url),
-            next_of(job, story, now),
+            lines_of(
+                timeline, details=False, transaction_url=self.settings.explorer_url
+            ),
+            next_of(job, timeline, now),
         )
 
 

@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 from supervisor_tasks.chain.rpc.client import Rpc, require
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError
-from supervisor_tasks.doctor.probe_context import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_context import CONNECT_S, ProbeContext
 from supervisor_tasks.doctor.probe_runner import Probe, error_line
 from supervisor_tasks.doctor.verdicts import (
     EndpointSeen,
@@ -40,7 +40,7 @@ MONTH = timedelta(days=30)
 GAS_OF_A_JOB = 3 * 250_000
 
 
-def endpoints(shared: Examined) -> Iterable[Finding]:
+def endpoints(shared: ProbeContext) -> Iterable[Finding]:
     """Whether each RPC endpoint answers, for which chain, with which head and how
     fast.
     """
@@ -62,7 +62,7 @@ def _look(url: str, number: int) -> EndpointSeen:
     return EndpointSeen(name, chain_id, head, time.monotonic() - begun_s)
 
 
-def announcements(shared: Examined) -> Iterator[Finding]:
+def announcements(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the endpoint that announces new blocks answers, and for which chain."""
     url = shared.settings.ws_url
     if url is None:
@@ -104,20 +104,20 @@ def _chain_over_websocket(url: str) -> int:
         return int(json.loads(node.recv(timeout=CONNECT_S))["result"], 16)
 
 
-def contract(shared: Examined) -> Iterator[Finding]:
+def contract(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the contract answers and takes jobs."""
     found, demand = shared.chain.get()
     yield contract_verdict(found.address, is_open=demand.open)
 
 
-def registration(shared: Examined) -> Iterator[Finding]:
+def registration(shared: ProbeContext) -> Iterator[Finding]:
     """What the contract lets the provider do."""
     _, demand = shared.chain.needed()
     may = demand.permission
     yield registration_verdict(valid=may.valid, waiting=may.waiting, banned=may.banned)
 
 
-def wallet(shared: Examined) -> Iterator[Finding]:
+def wallet(shared: ProbeContext) -> Iterator[Finding]:
     """What the wallet holds, and for how many jobs it pays the gas."""
     found, demand = shared.chain.needed()
     paid = Earnings(shared.engine.needed(), shared.settings.cluster_name).total(
@@ -135,7 +135,7 @@ def wallet(shared: Examined) -> Iterator[Finding]:
     )
 
 
-def reading(shared: Examined) -> Iterator[Finding]:
+def reading(shared: ProbeContext) -> Iterator[Finding]:
     """How far the ledger has read the chain."""
     found, _ = shared.chain.needed()
     cursor = shared.ledger.cursors.of(CONTRACT_STREAM)

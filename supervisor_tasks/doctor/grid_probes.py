@@ -27,7 +27,7 @@ from supervisor_tasks.doctor.check_results import (
     red,
     yellow,
 )
-from supervisor_tasks.doctor.probe_context import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_context import CONNECT_S, ProbeContext
 from supervisor_tasks.doctor.probe_runner import Probe, error_line
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
 from supervisor_tasks.grid.grpc_channels import Channels
@@ -42,14 +42,14 @@ CALLBACKS = (
 DIRECTORY = "start the directory, or correct LDAP_URL, LDAP_BIND_DN, LDAP_BIND_PASSWORD and LDAP_CA_PATH"
 
 
-def job_definitions(shared: Examined) -> Iterator[Finding]:
+def job_definitions(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the job definition service answers with a challenge."""
     with channels_of(shared.settings).open(shared.settings.sbatch_endpoint) as channel:
         AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=CONNECT_S)
     yield green("job definition service", f"{shared.settings.sbatch_endpoint} answers")
 
 
-def callbacks(shared: Examined) -> Iterator[Finding]:
+def callbacks(shared: ProbeContext) -> Iterator[Finding]:
     """Whether our gRPC process serves at PUBLIC_ADDRESS."""
     settings = shared.settings
     with Channels(settings.tls_enable, verified=False).open(
@@ -62,7 +62,7 @@ def callbacks(shared: Examined) -> Iterator[Finding]:
     yield green("callbacks", f"{settings.public_address} answers")
 
 
-def directory(shared: Examined) -> Iterator[Finding]:
+def directory(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the directory takes our login."""
     if shared.settings.ldap_url is None:
         raise NotTriedError("LDAP_URL is not set: the site makes the accounts itself")
@@ -76,7 +76,7 @@ def directory(shared: Examined) -> Iterator[Finding]:
         yield green("LDAP", f"{opened.url} takes {opened.bind_dn}")
 
 
-def flower(shared: Examined) -> Iterator[Finding]:
+def flower(shared: ProbeContext) -> Iterator[Finding]:
     """Whether Flower answers. Without it, the fleet works on."""
     url = shared.settings.flower_url
     try:
@@ -164,7 +164,7 @@ def _of_url(
 
 
 def certificate(
-    name: str, of: Callable[[Settings], list[Secured]], mend: str, shared: Examined
+    name: str, of: Callable[[Settings], list[Secured]], mend: str, shared: ProbeContext
 ) -> Iterator[Finding]:
     """Whether a client accepts the certificates of a service, and for how many days
     they are valid.
@@ -224,7 +224,7 @@ def _handshake(service: Secured, context: ssl.SSLContext) -> bytes:
 
 def _certificate(
     name: str, of: Callable[[Settings], list[Secured]], mend: str
-) -> Probe[Examined]:
+) -> Probe[ProbeContext]:
     return Probe(f"TLS of {name}", partial(certificate, name, of, mend), UNREACHABLE)
 
 

@@ -9,7 +9,7 @@ import kombu.transport.redis  # noqa: F401
 
 from supervisor_tasks.config.embedded_servers import broker_tls
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green, skipped
-from supervisor_tasks.doctor.probe_context import Examined
+from supervisor_tasks.doctor.probe_context import ProbeContext
 from supervisor_tasks.doctor.probe_runner import Probe
 from supervisor_tasks.doctor.verdicts import (
     alarm_verdicts,
@@ -26,7 +26,7 @@ from supervisor_tasks.ledger.examination_queries import (
     server_version,
 )
 from supervisor_tasks.ledger.fleet_heartbeats import read_fleet_heartbeats
-from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER
+from supervisor_tasks.ledger.heartbeats import HEARTBEAT_MISSING_AFTER_S, REPORTER
 from supervisor_tasks.ledger.migrations import newest_revision, revision
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.observability.checks import BrokerAnswers
@@ -37,18 +37,18 @@ START_DATABASE = (
 )
 
 
-def database(shared: Examined) -> Iterator[Finding]:
+def database(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the ledger's database answers."""
     yield green("database", f"Postgres {server_version(shared.engine.get())} answers")
 
 
-def migrations(shared: Examined) -> Iterator[Finding]:
+def migrations(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the ledger's tables are those that this version works with."""
     shared.engine.needed()
     yield migrations_verdict(revision(shared.url.get()), newest_revision())
 
 
-def broker(shared: Examined) -> Iterator[Finding]:
+def broker(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the broker answers."""
     url = shared.settings.broker_url
     if url is None:
@@ -59,14 +59,14 @@ def broker(shared: Examined) -> Iterator[Finding]:
     yield green("broker", "Redis answers")
 
 
-def cluster(shared: Examined) -> Iterator[Finding]:
+def cluster(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the ledger knows the cluster."""
     yield cluster_verdict(
         shared.settings.cluster_name, known_clusters(shared.engine.needed())
     )
 
 
-def fleet(shared: Examined) -> Iterable[Finding]:
+def fleet(shared: ProbeContext) -> Iterable[Finding]:
     """Whether the fleet's periodic work ends in time."""
     settings = shared.settings
     shared.engine.needed()
@@ -79,12 +79,12 @@ def fleet(shared: Examined) -> Iterable[Finding]:
     )
 
 
-def alarms(shared: Examined) -> Iterable[Finding]:
+def alarms(shared: ProbeContext) -> Iterable[Finding]:
     """Whether an alarm is on."""
     return alarm_verdicts([alarm.name for alarm in shared.ledger.alarms.all()])
 
 
-def heard(shared: Examined) -> Iterator[Finding]:
+def heard(shared: ProbeContext) -> Iterator[Finding]:
     """When the gRPC process and the reporter last sent a heartbeat, and when a plugin
     last called.
     """
@@ -95,7 +95,7 @@ def heard(shared: Examined) -> Iterator[Finding]:
     yield heartbeat_verdict(
         "gRPC process",
         periodic_run_ages_s.get(CALLBACKS),
-        AWAY_S,
+        HEARTBEAT_MISSING_AFTER_S,
         start_grpc,
         needed=True,
     )
@@ -103,7 +103,7 @@ def heard(shared: Examined) -> Iterator[Finding]:
     yield heartbeat_verdict(
         "reporter",
         periodic_run_ages_s.get(REPORTER),
-        AWAY_S,
+        HEARTBEAT_MISSING_AFTER_S,
         start_reporter,
         needed=False,
     )
@@ -114,7 +114,7 @@ def heard(shared: Examined) -> Iterator[Finding]:
         yield green("hooks", f"the last call came {age_s:.0f} s ago")
 
 
-def database_clock(shared: Examined) -> Iterator[Finding]:
+def database_clock(shared: ProbeContext) -> Iterator[Finding]:
     """How far the database's clock is from ours."""
     yield clock_verdict("the database", clock_s(shared.engine.needed()) - time.time())
 

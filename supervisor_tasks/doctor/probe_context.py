@@ -19,7 +19,7 @@ from supervisor_tasks.config.needs import Need, SlurmAccess, required_with, slur
 from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.context import SlurmServices
 from supervisor_tasks.doctor.check_results import NotTriedError
-from supervisor_tasks.doctor.probe_runner import MARGIN_S, Shared
+from supervisor_tasks.doctor.probe_runner import MARGIN_S, LazyResource
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.database import open_engine
@@ -37,7 +37,7 @@ MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Examined:
+class ProbeContext:
     """What the probes share. `customer` is the one whose login is tried, if one is
     named.
     """
@@ -47,36 +47,36 @@ class Examined:
     customer: str | None = None
 
     @cached_property
-    def url(self) -> Shared[str]:
+    def url(self) -> LazyResource[str]:
         """The ledger's URL. Raises NoDatabaseError."""
         return self._once("the database", lambda: running_database_url(self.settings))
 
     @cached_property
-    def engine(self) -> Shared[Engine]:
+    def engine(self) -> LazyResource[Engine]:
         """The ledger's database, which answers."""
         return self._once("the database", self._engine)
 
     @cached_property
-    def chain(self) -> Shared[tuple[Contract, Demand]]:
+    def chain(self) -> LazyResource[tuple[Contract, Demand]]:
         """The contract as the provider sees it, and its jobs for the provider."""
         return self._once("the contract", self._chain)
 
     @cached_property
-    def slurm(self) -> Shared[SlurmServices]:
+    def slurm(self) -> LazyResource[SlurmServices]:
         """SLURM: behind a login node that lets the admin user in, or behind
         slurmrestd.
         """
         return self._once("the login node", self._slurm)
 
     @cached_property
-    def controller(self) -> Shared[Controller]:
+    def controller(self) -> LazyResource[Controller]:
         """What slurmctld reports about itself."""
         return self._once(
             "slurmctld", lambda: self.slurm.needed().cluster.site.controller()
         )
 
     @cached_property
-    def login(self) -> Shared[Address]:
+    def login(self) -> LazyResource[Address]:
         """The customer whose login works."""
         return self._once("the customer's login", self._login)
 
@@ -114,8 +114,8 @@ class Examined:
         if "slurm" in asked_for and self.slurm.is_made:
             self.slurm.get().cluster.close()
 
-    def _once(self, name: str, make: Any) -> Shared[Any]:
-        return Shared(name, make, self.until_s - MARGIN_S)
+    def _once(self, name: str, make: Any) -> LazyResource[Any]:
+        return LazyResource(name, make, self.until_s - MARGIN_S)
 
     def _engine(self) -> Engine:
         engine = open_engine(self.url.get(), MAX_CONNECTIONS)

@@ -38,7 +38,7 @@ class Probe(Generic[T]):
     mend: str
 
 
-class Shared(Generic[T]):
+class LazyResource(Generic[T]):
     """Something that several probes need, such as a connection. It is made once, by a
     thread of its own; no probe has to wait for it until the end.
     """

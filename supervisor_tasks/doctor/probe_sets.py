@@ -15,11 +15,11 @@ from supervisor_tasks.doctor import (
     slurm_probes,
 )
 from supervisor_tasks.doctor.check_results import Finding
-from supervisor_tasks.doctor.probe_context import Examined, readable_settings
+from supervisor_tasks.doctor.probe_context import ProbeContext, readable_settings
 from supervisor_tasks.doctor.probe_runner import Probe, deadline_s, examine
 from supervisor_tasks.doctor.verdicts import mistyped_verdicts, settings_verdicts
 
-ALL: tuple[Probe[Examined], ...] = (
+ALL: tuple[Probe[ProbeContext], ...] = (
     *ledger_probes.SERVERS,
     *ledger_probes.FLEET,
     *chain_probes.SETTINGS,
@@ -29,7 +29,7 @@ ALL: tuple[Probe[Examined], ...] = (
     *grid_probes.SETTINGS,
     *grid_probes.FLEET,
 )
-OF_PROCESS: Mapping[str, tuple[Probe[Examined], ...]] = {
+OF_PROCESS: Mapping[str, tuple[Probe[ProbeContext], ...]] = {
     "worker": (
         *ledger_probes.SERVERS,
         *chain_probes.SETTINGS,
@@ -62,7 +62,7 @@ def check_up(
         mistyped(environment)
     )
     return of_settings + _examine(
-        _with_transport(ALL, settings), Examined(settings, until_s, customer)
+        _with_transport(ALL, settings), ProbeContext(settings, until_s, customer)
     )
 
 
@@ -73,13 +73,13 @@ def try_settings(settings: Settings, process: str) -> Sequence[Finding]:
     _quiet()
     until_s = deadline_s(None)
     return _examine(
-        _with_transport(OF_PROCESS[process], settings), Examined(settings, until_s)
+        _with_transport(OF_PROCESS[process], settings), ProbeContext(settings, until_s)
     )
 
 
 def _with_transport(
-    probes: Sequence[Probe[Examined]], settings: Settings
-) -> list[Probe[Examined]]:
+    probes: Sequence[Probe[ProbeContext]], settings: Settings
+) -> list[Probe[ProbeContext]]:
     """Return the probes with those of slurmrestd in place of those of the login node,
     where SLURM_TRANSPORT is rest.
     """
@@ -91,7 +91,9 @@ def _with_transport(
     return list(probes)
 
 
-def _examine(probes: Sequence[Probe[Examined]], shared: Examined) -> list[Finding]:
+def _examine(
+    probes: Sequence[Probe[ProbeContext]], shared: ProbeContext
+) -> list[Finding]:
     try:
         return examine(probes, shared, shared.until_s)
     finally:

@@ -12,7 +12,7 @@ import paramiko
 
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green
-from supervisor_tasks.doctor.probe_context import CONNECT_S, Examined
+from supervisor_tasks.doctor.probe_context import CONNECT_S, ProbeContext
 from supervisor_tasks.doctor.probe_runner import Probe
 from supervisor_tasks.doctor.verdicts import (
     accounting_verdict,
@@ -39,7 +39,7 @@ RESTD = "start slurmrestd; SLURMRESTD_URL, SLURM_JWT_ADMIN_USER, and SLURM_JWT_K
 SLURM = "run `scontrol ping` on the login node, and read slurmctld's log"
 
 
-def host_key(shared: Examined) -> Iterator[Finding]:
+def host_key(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the login node shows the host key that we know."""
     shared.require_ssh()
     address = shared.settings.slurm_ssh_address
@@ -76,7 +76,7 @@ def _known_keys(file: Path, host: str, port: int) -> dict[str, paramiko.PKey]:
     return dict((paramiko.HostKeys(str(file)).lookup(name) or {}).items())
 
 
-def key_pair(shared: Examined) -> Iterator[Finding]:
+def key_pair(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the public key that customers' logins are let in by is that of the key
     that we log in with.
     """
@@ -89,7 +89,7 @@ def key_pair(shared: Examined) -> Iterator[Finding]:
     yield key_pair_verdict(ssh_keys.public_half(private.get_secret_value()), public)
 
 
-def admin_login(shared: Examined) -> Iterator[Finding]:
+def admin_login(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the login node lets the admin user in."""
     shared.require_ssh()
     yield green(
@@ -98,13 +98,13 @@ def admin_login(shared: Examined) -> Iterator[Finding]:
     )
 
 
-def customer_login(shared: Examined) -> Iterator[Finding]:
+def customer_login(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the login node lets a customer in."""
     shared.slurm.needed()
     yield green("SSH login of a customer", f"{shared.login.get()} may log in")
 
 
-def version(name: str, shared: Examined) -> Iterator[Finding]:
+def version(name: str, shared: ProbeContext) -> Iterator[Finding]:
     """Whether a SLURM command is there, and its version."""
     if name == "sacct" and not shared.settings.slurm_accounting:
         raise NotTriedError("SLURM_ACCOUNTING is false")
@@ -122,7 +122,7 @@ def version(name: str, shared: Examined) -> Iterator[Finding]:
     )
 
 
-def controller(shared: Examined) -> Iterator[Finding]:
+def controller(shared: ProbeContext) -> Iterator[Finding]:
     """Whether slurmctld answers, and is the one that has the ledger's jobs."""
     shared.slurm.needed()
     identity = shared.controller.get().identity
@@ -131,7 +131,7 @@ def controller(shared: Examined) -> Iterator[Finding]:
     yield controller_verdict(str(identity), known, same=same)
 
 
-def _known_cluster(shared: Examined) -> str | None:
+def _known_cluster(shared: ProbeContext) -> str | None:
     """Return the identity of the SLURM that has the ledger's jobs; None if the ledger
     has none, or does not answer.
     """
@@ -141,7 +141,7 @@ def _known_cluster(shared: Examined) -> str | None:
         return None
 
 
-def accounting(shared: Examined) -> Iterator[Finding]:
+def accounting(shared: ProbeContext) -> Iterator[Finding]:
     """Whether accounting answers where it is asked, and is asked where it exists."""
     login_node = over_ssh(shared.slurm.needed().cluster).login_node
     asked = shared.settings.slurm_accounting
@@ -159,7 +159,7 @@ def accounting(shared: Examined) -> Iterator[Finding]:
     yield accounting_verdict(asked=asked, unused=unused, status=status, stderr=stderr)
 
 
-def nodes(shared: Examined) -> Iterator[Finding]:
+def nodes(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the partition has nodes that work."""
     services = shared.slurm.needed()
     shared.controller.needed()
@@ -169,7 +169,7 @@ def nodes(shared: Examined) -> Iterator[Finding]:
     )
 
 
-def job_submit(shared: Examined) -> Iterator[Finding]:
+def job_submit(shared: ProbeContext) -> Iterator[Finding]:
     """Whether slurmctld rejects a customer's job without payment. sbatch only asks, and
     submits nothing.
 
@@ -198,13 +198,13 @@ def job_submit(shared: Examined) -> Iterator[Finding]:
     yield job_submit_verdict(answer.status, answer.stderr)
 
 
-def login_clock(shared: Examined) -> Iterator[Finding]:
+def login_clock(shared: ProbeContext) -> Iterator[Finding]:
     """How far the login node's clock is from ours."""
     theirs_s = shared.slurm.needed().cluster.clock.now_s()
     yield clock_verdict("the login node", theirs_s - int(time.time()))
 
 
-def controller_clock(shared: Examined) -> Iterator[Finding]:
+def controller_clock(shared: ProbeContext) -> Iterator[Finding]:
     """How far slurmctld's clock is from ours, by its answer to `scontrol show
     config`.
     """
@@ -223,7 +223,7 @@ def controller_clock(shared: Examined) -> Iterator[Finding]:
     yield clock_verdict("slurmctld", off_within_s(theirs_s, asked_s, time.time()))
 
 
-def slurmrestd(shared: Examined) -> Iterator[Finding]:
+def slurmrestd(shared: ProbeContext) -> Iterator[Finding]:
     """Whether slurmrestd answers the admin, and how far slurmctld's clock is from
     ours.
     """
@@ -236,7 +236,7 @@ def slurmrestd(shared: Examined) -> Iterator[Finding]:
     yield clock_verdict("slurmctld", theirs_s - int(time.time()))
 
 
-def rest_accounting(shared: Examined) -> Iterator[Finding]:
+def rest_accounting(shared: ProbeContext) -> Iterator[Finding]:
     """Report that the fleet uses no accounting with this transport."""
     shared.slurm.needed()
     yield green(

@@ -17,7 +17,7 @@ MAX_ERROR_CHARS = 300  # characters of an error
 
 NOT_FOUND_STATUS = 127  # the status of a shell that finds no such program
 TOKEN_MISSING = "supervisor: no token"  # noqa: S105  what job_submit.lua prints for a job without one
-REFUSED_BY_LUA = "supervisor:"
+REJECTED_BY_LUA = "supervisor:"
 
 
 # --- this environment -----------------------------------------------------------------
@@ -99,7 +99,7 @@ def alarm_verdicts(names: Sequence[str]) -> list[Finding]:
 
 
 def heartbeat_verdict(
-    name: str, age_s: float | None, away_s: float, mend: str, *, needed: bool
+    name: str, age_s: float | None, missing_after_s: float, mend: str, *, needed: bool
 ) -> Finding:
     """Judge a process by the age of its last heartbeat; None if it never sent one."""
     if age_s is None:
@@ -108,7 +108,7 @@ def heartbeat_verdict(
                 name, "never sent a heartbeat; expected one every few seconds", mend
             )
         return skipped(name, f"never sent a heartbeat; if the site has one: {mend}")
-    if age_s > away_s:
+    if age_s > missing_after_s:
         return red(
             name,
             f"last heartbeat {age_s:.0f} s ago; expected one every few seconds",
@@ -409,7 +409,7 @@ def job_submit_verdict(status: int, stderr: str) -> Finding:
     if TOKEN_MISSING in stderr:
         return green("job_submit.lua", "refuses a customer's job without payment")
     words = stderr.strip()[:MAX_ERROR_CHARS] or f"status {status}"
-    if REFUSED_BY_LUA in stderr:
+    if REJECTED_BY_LUA in stderr:
         return red(
             "job_submit.lua",
             words,

@@ -17,14 +17,14 @@ from supervisor_tasks.slurm.homes import UNSAFE
 log = structlog.get_logger()
 
 DIRECTORY_REJECTS = "the directory rejects: "
-DIRECTORY_AWAY = "the directory does not answer: "
+DIRECTORY_UNAVAILABLE = "the directory does not answer: "
 RUN_NOT_PLANNED = "the run cannot be planned: "
 # Alarms about effects whose last error begins with these words, when they have failed
 # for so many seconds.
 ALARMS_OF_ERRORS = (
     (AlarmName.HOME_UNSAFE, UNSAFE, 0.0),
     (AlarmName.LDAP_REQUEST_REJECTED, DIRECTORY_REJECTS, 0.0),
-    (AlarmName.LDAP_UNAVAILABLE, DIRECTORY_AWAY, 180.0),
+    (AlarmName.LDAP_UNAVAILABLE, DIRECTORY_UNAVAILABLE, 180.0),
     (AlarmName.BENCHMARK_STALLED, RUN_NOT_PLANNED, 0.0),
 )
 

@@ -17,7 +17,7 @@ TIMEOUT_S = 10.0
 FINAL = {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT}
 # A restarted service does not know its old challenges. A service whose node is a block
 # behind does not know yet that the job is ours.
-REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+REJECTED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
 class ScriptUnavailableError(PermanentError):
@@ -80,7 +80,7 @@ class JobDefinitions:
             if error.code() in FINAL or _script_is_too_long(error):
                 raise ScriptUnavailableError(_error_text(error)) from error
             self._discard(channel)
-            if error.code() in REFUSED:
+            if error.code() in REJECTED:
                 raise ScriptRejectedError(_error_text(error)) from error
             raise JobDefinitionsDownError(_error_text(error)) from error
         return Script(answer.sbatch, answer.grid_logger_url)

@@ -18,7 +18,7 @@ from supervisor_tasks.chain.contract import (
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.execution.exclusive_run import exclusive, record_run
-from supervisor_tasks.jobs.claim_limits import ClaimLook, Room, Waits
+from supervisor_tasks.jobs.claim_limits import ClaimCapacity, ClaimLook, Waits
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.stalled import is_held
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
@@ -67,9 +67,9 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimL
         _record_registration(context, demand.permission)
         numbers = _numbers(demand)
         _end_rejections(context.ledger, numbers)
-        room = _room(context, demand, alarms)
-    wanted = numbers | {"claim": room.places}
-    return ClaimLook(any(numbers.values()), any(wanted.values()), room.why_not)
+        capacity = _allowed(context, demand, alarms)
+    wanted = numbers | {"claim": capacity.places}
+    return ClaimLook(any(numbers.values()), any(wanted.values()), capacity.why_not)
 
 
 def _numbers(demand: Demand) -> dict[str, int]:
@@ -95,10 +95,10 @@ def claim(context: WorkerContext) -> bool:
         alarms = wallet_watched(context, demand)
         _record_registration(context, demand.permission)
         wanted = _numbers(demand)
-        room = _room(context, demand, alarms)
-        wanted["claim"] = min(demand.claimable, room.places)
-        if room.why_not:
-            log.info("not_claiming", because=room.why_not)
+        capacity = _allowed(context, demand, alarms)
+        wanted["claim"] = min(demand.claimable, capacity.places)
+        if capacity.why_not:
+            log.info("not_claiming", because=capacity.why_not)
         _end_rejections(context.ledger, wanted)
         asked = {purpose: number for purpose, number in wanted.items() if number}
         allowed = {
@@ -180,33 +180,33 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _Allowed:
     """How many jobs may be claimed now; or why none may, though some wait."""
 
     places: int = 0
     why_not: str = ""
 
 
-def _room(context: WorkerContext, demand: Demand, alarms: set[str]) -> _Room:
+def _allowed(context: WorkerContext, demand: Demand, alarms: set[str]) -> _Allowed:
     """How many jobs may be claimed now. Claims that are under way go on in any case."""
     ledger = context.ledger
     if not demand.claimable:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
-        return _Room()
+        return _Allowed()
     reasons: list[str] = [*sorted(alarms & STOPS_CLAIMS)]
     for switch in (Switch.CLAIMING_PAUSED, Switch.SUBMISSIONS_PAUSED):
         if ledger.switches.is_set(switch):
             reasons.append(switch)
     if reasons:
-        return _Room(why_not=", ".join(reasons))
+        return _Allowed(why_not=", ".join(reasons))
     if not demand.permission.valid:
-        return _Room(why_not="the grid has not approved this provider, or banned it")
+        return _Allowed(why_not="the grid has not approved this provider, or banned it")
     if not slurm_is_healthy(ledger):
-        return _Room(why_not="SLURM does not answer")
+        return _Allowed(why_not="SLURM does not answer")
     return _places(context)
 
 
-def _places(context: WorkerContext) -> _Room:
+def _places(context: WorkerContext) -> _Allowed:
     """How many more jobs have room. The ledger is asked for each customer's share only
     when the room may be full.
     """
@@ -214,20 +214,20 @@ def _places(context: WorkerContext) -> _Room:
     jobs = ledger.count_in_states(WAITING)
     if jobs < chain.claim_max_waiting:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
-        return _Room(chain.claim_max_waiting - jobs)
+        return _Allowed(chain.claim_max_waiting - jobs)
     waiting = _waiting_by_customer(ledger)
-    room = Room(chain.claim_max_waiting, chain.claim_customer_share)
-    places = room.left(waiting)
+    capacity = ClaimCapacity(chain.claim_max_waiting, chain.claim_customer_share)
+    places = capacity.left(waiting)
     if places:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
-        return _Room(places)
+        return _Allowed(places)
     ledger.alarms.on(
         AlarmName.CLAIMS_FULL,
         waiting=jobs,
-        customers=room.largest_customers(waiting),
+        customers=capacity.largest_customers(waiting),
         advice="wait until some begin, or raise CLAIM_MAX_WAITING",
     )
-    return _Room(
+    return _Allowed(
         why_not=f"at most {chain.claim_max_waiting} jobs may wait (CLAIM_MAX_WAITING)"
     )
 

@@ -38,7 +38,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ClaimCapacity:
     """Room for `places` waiting jobs. One customer takes at most `share` of it (0 to
     1).
     """

@@ -75,14 +75,14 @@ def _put_back_in_slurm(
             cluster.control.put_back(slurm_id, words)
         except SlurmRejectedError as error:
             log.warning(
-                "not_put_back",
+                "size_not_restored",
                 job_id=job.job_id,
                 slurm_id=slurm_id,
                 words=words,
                 error=str(error),
             )
     log.warning(
-        "put_back",
+        "size_restored",
         job_id=job.job_id,
         slurm_id=slurm_id,
         found=list(map(str, found)),

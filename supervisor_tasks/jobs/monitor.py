@@ -147,7 +147,7 @@ def _log_changes(changes: Sequence[JobChange]) -> None:
             log.info(
                 "slurm_state_changed",
                 job_id=change.job_id,
-                said=stored_name(change.event),
+                job_event=stored_name(change.event),
             )
 
 

@@ -51,7 +51,7 @@ _STATE = f"""
             SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
             FROM reconciliations WHERE cluster = %(cluster)s ORDER BY id DESC LIMIT 1
         ), true) AS sweep,
-        ({SOMETHING_IS_DUE}) AS untold,
+        ({SOMETHING_IS_DUE}) AS message_due,
         (SELECT block_number FROM cursors WHERE cluster = %(cluster)s AND stream = 'history') AS claims_known_since,
         ARRAY(SELECT number FROM locks WHERE class = %(exclusive)s) AS exclusive_locks,
         ARRAY(SELECT name FROM alarms WHERE cluster = %(cluster)s) AS alarms,
@@ -159,7 +159,7 @@ class Due:
             if number in self._exclusive
         )
         alarms = frozenset(columns.pop("alarms"))
-        message_due = columns.pop("untold")
+        message_due = columns.pop("message_due")
         stored = columns.pop("facts").items()
         facts = {name: Stored(value, age_s) for name, (value, age_s) in stored}
         return LedgerState(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 REPORTER = "reporter"
 HEARTBEAT_SOURCES = (CALLBACKS, REPORTER)
-AWAY_S = 30.0  # heartbeats come every few seconds
+HEARTBEAT_MISSING_AFTER_S = 30.0  # heartbeats come every few seconds
 
 # In the form of the driver, because the gRPC process does not use SQLAlchemy.
 _BEAT = """
@@ -23,7 +23,8 @@ _BEAT = """
         INSERT INTO periodic_runs (cluster, name, succeeded_at)
         SELECT %(cluster)s, %(unbroken)s, now() WHERE NOT EXISTS (
             SELECT FROM periodic_runs
-            WHERE cluster = %(cluster)s AND name = %(name)s AND succeeded_at > now() - %(away_s)s * interval '1 second'
+            WHERE cluster = %(cluster)s AND name = %(name)s
+                AND succeeded_at > now() - %(missing_after_s)s * interval '1 second'
         )
         ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now()
     )
@@ -52,7 +53,7 @@ def record_heartbeats(
             "cluster": cluster,
             "name": name,
             "unbroken": continuous_since_key(name),
-            "away_s": AWAY_S,
+            "missing_after_s": HEARTBEAT_MISSING_AFTER_S,
         }
         execute(_BEAT, about)
 
@@ -80,7 +81,7 @@ def missing_sources(
     return {
         name: periodic_run_ages_s.get(name)
         for name in expected
-        if periodic_run_ages_s.get(name, float("inf")) > AWAY_S
+        if periodic_run_ages_s.get(name, float("inf")) > HEARTBEAT_MISSING_AFTER_S
     }
 
 

@@ -49,7 +49,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         self._asked_s = float("-inf")
         self._sent_s: dict[str, float] = {}
         self._limit = Limit(MAX_WAITING_MESSAGES, "beat")
-        self._ledger_away_since_s: float | None = None
+        self._ledger_unavailable_since_s: float | None = None
         super().__init__(app, *args, **kwargs)
         self._question = self.open_question()
 
@@ -103,16 +103,18 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         try:
             every_s_of_task = self._question(self._waiting)
         except TransientError as error:
-            if self._ledger_away_since_s is None:
-                self._ledger_away_since_s = time.monotonic()
+            if self._ledger_unavailable_since_s is None:
+                self._ledger_unavailable_since_s = time.monotonic()
                 log.warning("ledger_disconnected", error=str(error))
             return {}
-        if self._ledger_away_since_s is not None:
+        if self._ledger_unavailable_since_s is not None:
             log.info(
                 "ledger_reconnected",
-                away_s=round(time.monotonic() - self._ledger_away_since_s, 1),
+                unavailable_s=round(
+                    time.monotonic() - self._ledger_unavailable_since_s, 1
+                ),
             )
-            self._ledger_away_since_s = None
+            self._ledger_unavailable_since_s = None
         return every_s_of_task
 
     def _waiting(self) -> dict[str, int]:

@@ -53,7 +53,8 @@ class OutageLog:
         """Note that the broker answered."""
         if self._since_s is not None:
             log.info(
-                "broker_reconnected", away_s=round(time.monotonic() - self._since_s, 1)
+                "broker_reconnected",
+                unavailable_s=round(time.monotonic() - self._since_s, 1),
             )
             self._since_s = None
 

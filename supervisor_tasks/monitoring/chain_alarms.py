@@ -24,7 +24,7 @@ UNANSWERED_S = 60.0  # a restart of the node is no alarm
 # the chain answers, and the oldest open transaction has not been mined for so long
 STUCK_S = 300.0
 ASKED_S = 15.0  # a write that the balance did not pay for is tried again more often
-AWAY_S = 180.0  # for one of several endpoints; the others do its work
+ENDPOINT_UNAVAILABLE_S = 180.0  # for one of several endpoints; the others do its work
 AWAY_ADVICE = (
     "the others are used: mend it, or take it out of METASCHEDULER_ENDPOINT_RPC"
 )
@@ -131,7 +131,7 @@ def _alarm_of_unavailable(
         alarms.off(AlarmName.RPC_ENDPOINT_UNAVAILABLE)
         return
     longest_s = max(for_s for for_s, _ in unavailable.values())
-    if longest_s > AWAY_S:
+    if longest_s > ENDPOINT_UNAVAILABLE_S:
         errors = {name: error[:200] for name, (_, error) in unavailable.items()}
         alarms.on(
             AlarmName.RPC_ENDPOINT_UNAVAILABLE,

@@ -1,9 +1,9 @@
 """Watch the processes that report the ends of jobs: the gRPC process, which plugins
 call, and the reporter.
 
-One of them is missing when its last heartbeat is AWAY_S old. An alarm is raised when
-the worker has seen that for MISSED_S. After an outage of the fleet they have that time
-to come back.
+One of them is missing when its last heartbeat is HEARTBEAT_MISSING_AFTER_S
+old. An alarm is raised when the worker has seen that for MISSED_S. After an outage of
+the fleet they have that time to come back.
 """
 
 from supervisor_tasks.ledger.alarms import AlarmName

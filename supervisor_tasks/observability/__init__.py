@@ -1,3 +1,3 @@
-"""What each process shows of itself: health pages, metrics, traces; and the guards of its
-main loop.
+"""What each process shows of itself: health pages, metrics, traces; and the watchdog of
+its main loop.
 """

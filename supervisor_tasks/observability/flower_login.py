@@ -2,8 +2,8 @@
 this machine.
 
 Flower reads its options from its command line, FLOWER_ variables and flowerconfig.py.
-After that, and before it listens, it loads Celery's configuration, which calls `guard`:
-by then the options are final.
+After that, and before it listens, it loads Celery's configuration, which calls
+`require_login`: by then the options are final.
 """
 
 import re
@@ -26,7 +26,7 @@ class FlowerOpenError(PermanentError):
     """Flower would show the fleet to every caller that reaches its port."""
 
 
-def guard(options: Any, basic_auth: SecretStr | None) -> None:
+def require_login(options: Any, basic_auth: SecretStr | None) -> None:
     """Correct the options of a Flower that starts (tornado's options). Raises
     FlowerOpenError.
     """
@@ -52,8 +52,8 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
 
 
 def check_login(environment: Mapping[str, str], basic_auth: SecretStr | None) -> None:
-    """Raise FlowerOpenError if `guard` would refuse a Flower that has its address and
-    its login from FLOWER_ variables.
+    """Raise FlowerOpenError if `require_login` would refuse a Flower that has its
+    address and its login from FLOWER_ variables.
     """
     socket, own_login = (
         environment.get("FLOWER_UNIX_SOCKET"),

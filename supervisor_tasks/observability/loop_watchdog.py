@@ -1,8 +1,8 @@
 """Ends a process whose main loop has stalled. systemd and compose restart a process only
 when it ends; Kubernetes also asks /livez.
 
-Beat, Flower and `supervisor metrics` have this guard. A worker and the gRPC process
-have guards of their own, which know more (messaging/consumer_watchdog.py,
+Beat, Flower and `supervisor metrics` have this watchdog. A worker and the gRPC process
+have watchdogs of their own, which know more (messaging/consumer_watchdog.py,
 grpc_callbacks/self_check.py).
 """
 
@@ -26,7 +26,7 @@ LOG_WITHIN_S = 2.0
 EXIT_STATUS = 1
 
 
-class LoopGuard:
+class LoopWatchdog:
     """Decides whether the process must end. Pure but for the loop's clock."""
 
     def __init__(self, loop: Progress, dependencies: Dependencies) -> None:
@@ -56,14 +56,14 @@ def start_loop_watchdog(
     """
     threading.Thread(
         target=_watch,
-        args=(LoopGuard(loop, dependencies), loop, process),
-        name="loop-guard",
+        args=(LoopWatchdog(loop, dependencies), loop, process),
+        name="loop-watchdog",
         daemon=True,
     ).start()
 
 
-def _watch(guard: LoopGuard, loop: Progress, process: str) -> None:
-    while not guard.is_stalled():
+def _watch(watchdog: LoopWatchdog, loop: Progress, process: str) -> None:
+    while not watchdog.is_stalled():
         time.sleep(CHECK_EVERY_S)  # between two checks a resumed loop comes round
     _log_end(process, loop.age_s)
     # a normal end waits for the main thread

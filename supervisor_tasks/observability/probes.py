@@ -211,7 +211,7 @@ def serve_beat(**_: object) -> None:
             quiet=settings.health_address is None,
         )
         serve(settings, "beat", needed)
-    _guard_loop(settings, "beat", needed)
+    _watch_loop(settings, "beat", needed)
 
 
 def serve_flower(settings: Settings) -> None:
@@ -222,10 +222,10 @@ def serve_flower(settings: Settings) -> None:
     needed = services(_broker(settings), quiet=settings.health_address is None)
     serve(settings, "flower", needed)
     # in the loop: a program that only reads this configuration runs none
-    IOLoop.current().add_callback(_guard_loop, settings, "flower", needed)
+    IOLoop.current().add_callback(_watch_loop, settings, "flower", needed)
 
 
-def _guard_loop(settings: Settings, process: str, needed: Dependencies) -> None:
+def _watch_loop(settings: Settings, process: str, needed: Dependencies) -> None:
     """End the process when its loop stands, also where no HEALTH_ADDRESS is set."""
     if settings.health_address is None:
         needed.start()

@@ -199,7 +199,7 @@ def _measure(
     """
     wanted = inputs.asked_to_measure
     if wanted and not inputs.benchmarks.enabled:
-        log.info("run_not_asked_for", why="BENCHMARK_DISABLE")
+        log.info("benchmark_run_not_requested", why="BENCHMARK_DISABLE")
         registrations.served(MEASUREMENT_REQUESTED, wanted)
     why = run_due(inputs)
     if not why:
@@ -214,7 +214,7 @@ def _measure(
         ),
     )
     if run is not None:
-        log.info("run_asked_for", why=why, run=run)
+        log.info("benchmark_run_requested", why=why, run=run)
     return after_asking_for_a_run(inputs)
 
 

@@ -42,7 +42,7 @@ from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.raw_transaction import FILLER_GAS
 from supervisor_tasks.wallet.transaction_writer import TooDearError, Write
 from tests.support.http_servers import Quiet, http_server
-from tests.support.rpc_proxies import Call, node_proxy, real_answers, refusing_node
+from tests.support.rpc_proxies import Call, node_proxy, real_answers, rejecting_node
 from tests.support.wallet_harness import (
     ChainHarness,
     claims,
@@ -186,7 +186,7 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
     chain: Chain, engine: Engine, provider: Account
 ) -> None:
     scheduled_jobs(chain, provider, 1)
-    with refusing_node(chain, lambda _: None, dear(chain)) as url, held(chain):
+    with rejecting_node(chain, lambda _: None, dear(chain)) as url, held(chain):
         fleet = ChainHarness.of(
             chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI
         )
@@ -209,7 +209,7 @@ def test_cancel__of_a_transaction_with_little_gas__costs_no_more_than_the_bound(
     """A node says that a call takes no gas, names a high price, and refuses the call:
     what takes its nonce has more gas.
     """
-    with refusing_node(chain, lambda _: None, dear(chain)) as url, held(chain):
+    with rejecting_node(chain, lambda _: None, dear(chain)) as url, held(chain):
         fleet = ChainHarness.of(
             chain, provider, engine, Rpc.at(url), most_wei_per_tx=10**15
         )
@@ -231,7 +231,7 @@ def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_s
     """A transaction that is never mined would hold up all later ones."""
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     said = {"eth_getBlockByNumber": {**block, "baseFeePerGas": hex(GWEI)}}
-    with refusing_node(chain, lambda _: None, said) as url, held(chain):
+    with rejecting_node(chain, lambda _: None, said) as url, held(chain):
         fleet = ChainHarness.of(
             chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI
         )

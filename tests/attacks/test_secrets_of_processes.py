@@ -364,10 +364,10 @@ def test_core_files__of_the_authorized_keys_command__are_off() -> None:
 
 GUARDED = """
 import ctypes, os, subprocess
-from supervisor_tasks.config.process_protection import guard_process
+from supervisor_tasks.config.process_protection import protect_memory
 PR_GET_DUMPABLE = 3
 before = ctypes.CDLL(None).prctl(PR_GET_DUMPABLE)
-guard_process("worker")
+protect_memory("worker")
 child = subprocess.run(["env"], capture_output=True, text=True).stdout
 print(before, ctypes.CDLL(None).prctl(PR_GET_DUMPABLE), "ETH_PRIVATE_KEY" in child)
 """

@@ -430,4 +430,4 @@ def test_certificate_files__changed__are_shown_without_a_restart(
     credentials = grpc.ssl_channel_credentials(after.ca.read_bytes())
     with grpc.secure_channel(port.address, credentials) as channel:
         report(channel, random_job_id())
-    assert "certificate_not_taken" in port.log
+    assert "certificate_rejected" in port.log

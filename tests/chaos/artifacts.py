@@ -31,7 +31,7 @@ def keep(grid: Grid, folder: Path) -> None:
     shutil.copytree(grid.folder / "log", folder / "log")
     slurm = folder / "slurm"
     slurm.mkdir()
-    for name in ("slurm.conf", "completed", "told", "*.log"):
+    for name in ("slurm.conf", "completed", "reported_ends", "*.log"):
         for file in (grid.folder / "slurm").glob(name):
             shutil.copy(file, slurm)
     if (grid.folder / EXPECTED).exists():

@@ -256,7 +256,7 @@ def main() -> None:
             if options.keep and result["violations"]:
                 kept = Path(tempfile.mkdtemp(prefix="soak-"))
                 shutil.copytree(target.grid.folder / "log", kept / "log")
-                for name in ("slurmctld.log", "completed", "told"):
+                for name in ("slurmctld.log", "completed", "reported_ends"):
                     shutil.copy(target.grid.folder / "slurm" / name, kept / name)
                 show(f"the logs are in {kept}")
     sys.exit(1 if result["violations"] else 0)

@@ -481,7 +481,7 @@ def test_hook_event__the_hook_did_not_finish_and_slurmctld_lived__is_wrong(
     """A hook that dies with its slurmctld is no violation; here slurmctld ran all the
     time.
     """
-    finished = grid.folder / "slurm" / "told"
+    finished = grid.folder / "slurm" / "reported_ends"
     lines = finished.read_text()
     assert gather(grid.folder).hook_unfinished == []
     last = [line for line in lines.splitlines() if "|COMPLETED|" in line][-1]

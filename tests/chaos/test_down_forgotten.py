@@ -18,7 +18,7 @@ from devgrid.processes import wait_until
 from devgrid.services import script_store
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.ledger.heartbeats import AWAY_S
+from supervisor_tasks.ledger.heartbeats import HEARTBEAT_MISSING_AFTER_S
 from tests.support import chaos_jobs
 from tests.support.faults import WITHOUT_REPORTER
 from tests.support.grid_assertions import parked, rows, slurm_of, wait_for_end
@@ -84,9 +84,9 @@ def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothin
         PURGED_WITHIN_S,
         0.5,
     )
-    silent = "SELECT 1 WHERE NOT EXISTS (SELECT FROM periodic_runs WHERE succeeded_at > now() - make_interval(secs => :away_s))"
+    silent = "SELECT 1 WHERE NOT EXISTS (SELECT FROM periodic_runs WHERE succeeded_at > now() - make_interval(secs => :age_s))"
     wait_until(
-        lambda: bool(rows(grid, silent, away_s=AWAY_S)),
+        lambda: bool(rows(grid, silent, age_s=HEARTBEAT_MISSING_AFTER_S)),
         "all heartbeats to be too old",
         60.0,
         0.5,

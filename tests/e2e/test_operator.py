@@ -301,7 +301,9 @@ def test_settle__running_job__contract_hears_it_and_slurm_stops(
         60.0,
         0.3,
     )
-    sources = {entry["source"] for entry in ask(grid, "job", "show", job_id)["story"]}
+    sources = {
+        entry["source"] for entry in ask(grid, "job", "show", job_id)["timeline"]
+    }
     assert sources >= {"journal", "effect", "transaction"}
 
 

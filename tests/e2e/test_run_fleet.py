@@ -271,7 +271,7 @@ def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(
     assert not [
         line
         for line in lines
-        if line["event"] in ("process_ended", "variable_not_known", "fleet_ends")
+        if line["event"] in ("process_ended", "variable_not_known", "fleet_ended")
     ]
     (warned,) = [
         line for line in lines if line["event"] == "secret_on_the_command_line"

@@ -218,7 +218,7 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         slurm=slurm_records.records(
             folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"
         ),
-        hook_finished=list(slurm_records.completed(folder, "told")),
+        hook_finished=list(slurm_records.completed(folder, "reported_ends")),
         hook_unfinished=slurm_records.hook_unfinished(folder),
         spooled=_files(folder / "spool"),
         drafts=_files(folder / "spool", r"\.\d+-\d+-(start|end)\.\d+"),

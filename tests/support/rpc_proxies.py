@@ -49,7 +49,7 @@ def real_answers(chain: Chain, calls: list[Call]) -> list[Any]:
 
 
 @contextmanager
-def refusing_node(
+def rejecting_node(
     chain: Chain,
     objection: Callable[[TransactionFields], str | None],
     results: Mapping[str, Any] | None = None,

@@ -152,7 +152,7 @@ def _accounted(folder: Path) -> Iterator[SlurmJob]:
 
 def completed(folder: Path, file: str = "completed") -> Iterator[SlurmJob]:
     """The lines of devgrid's completion hook (devgrid/cluster/slurm.py). The file
-    `told` has those whose call of our hook has returned.
+    `reported_ends` has those whose call of our hook has returned.
     """
     for line in _lines_of(folder, file):
         slurm_id, state, exit_status, start_s, end_s, log, name = line.split("|", 6)
@@ -172,13 +172,13 @@ def hook_unfinished(folder: Path) -> list[int]:
     """The SLURM ids of jobs for whose end our hook was called and did not finish,
     although slurmctld lived on.
     """
-    # read before `told`: the hook writes each line here first
+    # read before `reported_ends`: the hook writes each line here first
     called = _lines_of(folder, "completed")
     starts = re.findall(
         r"^\[([^]]+)\] slurmctld version ", slurmctld_log(folder), re.MULTILINE
     )
     last_start_s = datetime.fromisoformat(starts[-1]).timestamp() if starts else 0.0
-    finished = set(_lines_of(folder, "told"))
+    finished = set(_lines_of(folder, "reported_ends"))
     lines = [line.split("|", 6) for line in called if line not in finished]
     return [int(line[0]) for line in lines if int(line[4]) > last_start_s]
 

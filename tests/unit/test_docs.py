@@ -250,7 +250,10 @@ def test_facts__that_a_page_names__are_facts_of_the_ledger() -> None:
     named = {
         (page, name)
         for page in PAGES
-        for name in re.findall(r"fact\s+`([^`]+)`", text_of(page))
+        for list_ in re.findall(
+            r"\bfacts?\s+((?:`[^`]+`(?:,\s+|\s+and\s+)?)+)", text_of(page)
+        )
+        for name in re.findall(r"`([^`]+)`", list_)
     }
     assert named
     assert {(page, name) for page, name in named if name not in names} == set()

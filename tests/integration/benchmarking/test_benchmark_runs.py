@@ -606,7 +606,7 @@ def test_cancelled_run__user_changed_in_the_middle__ends_the_former_users_job(
 
 
 @pytest.fixture(scope="module")
-def refusing_sshd(world: SubmissionEnv) -> Sshd:
+def rejecting_sshd(world: SubmissionEnv) -> Sshd:
     """An sshd that lets in all but the benchmarks' user."""
     allows_others = f'[ "$0" = {RUNNER} ] || exec cat {world.key.with_suffix(".pub")}'
     command = ["/bin/sh", "-c", allows_others, "%u"]
@@ -638,7 +638,7 @@ def signing_for_another(world: SubmissionEnv) -> Cluster:
     ],
 )
 def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
-    world: SubmissionEnv, refusing_sshd: Sshd, signs_for_another: bool, forgotten: bool
+    world: SubmissionEnv, rejecting_sshd: Sshd, signs_for_another: bool, forgotten: bool
 ) -> None:
     site = a_site(world, "slow")
     site.ledger.benchmarks.ask("a test")
@@ -659,7 +659,7 @@ def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
     if signs_for_another:
         later = measuring(site, signing_for_another(world), ["slow"], user=ANOTHER)
     else:
-        later = measuring(site, world.cluster(sshd=refusing_sshd), ["slow"])
+        later = measuring(site, world.cluster(sshd=rejecting_sshd), ["slow"])
     wait_until(
         lambda: RUNNER in run_benchmark_task(later, at_once=True),
         "a refused login",
@@ -680,9 +680,9 @@ def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
 
 
 def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
-    world: SubmissionEnv, refusing_sshd: Sshd
+    world: SubmissionEnv, rejecting_sshd: Sshd
 ) -> None:
-    cluster = world.cluster(sshd=refusing_sshd)
+    cluster = world.cluster(sshd=rejecting_sshd)
     site = measuring(world.site(cluster), cluster, ["good"])
     number = site.ledger.benchmarks.ask("a test")
     until_stage(site, "good", "WAITING")

@@ -407,7 +407,7 @@ def test_db_upgrade__as_a_process_of_the_fleet__tells_it_in_lines_of_the_log(
         check=True,
     )
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
-    events = ["tables_looked_at", "tables_upgrade_begins", "tables_upgraded"]
+    events = ["tables_checked", "tables_upgrade_begins", "tables_upgraded"]
     assert (ended.stdout, [line["event"] for line in lines]) == ("", events)
     first, begins, done = lines
     assert (first["ledger"], first["cluster"]) == (
@@ -461,16 +461,16 @@ def test_job_show__job_with_a_callback__tells_all_in_the_order_of_time(
     assert document["job"]["slurm_id"] == 101
     assert document["job"]["chain_status"] == "SCHEDULED"
     journal = [
-        entry["what"] for entry in document["story"] if entry["source"] == "journal"
+        entry["what"] for entry in document["timeline"] if entry["source"] == "journal"
     ]
     assert journal == ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted"]
-    assert {entry["source"] for entry in document["story"]} == {
+    assert {entry["source"] for entry in document["timeline"]} == {
         "journal",
         "effect",
         "callback",
     }
-    assert [entry["at"] for entry in document["story"]] == sorted(
-        entry["at"] for entry in document["story"]
+    assert [entry["at"] for entry in document["timeline"]] == sorted(
+        entry["at"] for entry in document["timeline"]
     )
 
 
@@ -624,7 +624,7 @@ def test_settle__parked_job__is_reported_and_cancelled_as_the_operator_says(
         status=ChainStatus.FAILED, elapsed_s=420, reason="node burnt down"
     )
     assert open_kinds(ledger, 1) == {"report", "cancel", "notify_customer"}
-    story = said(run("job", "show", job_id(1), "-o", "json"))["story"]
+    story = said(run("job", "show", job_id(1), "-o", "json"))["timeline"]
     (word,) = [entry for entry in story if entry["what"] == "OperatorClosedJob"]
     assert word["details"]["outcome"]["reason"] == "node burnt down"
     ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.FAILED, (9, 0))))
@@ -996,7 +996,7 @@ def test_abandon__parked_effect__is_given_up_only_if_its_job_does_not_need_it(
     assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
     whats = [
         entry["what"]
-        for entry in said(run("job", "show", job_id(1), "-o", "json"))["story"]
+        for entry in said(run("job", "show", job_id(1), "-o", "json"))["timeline"]
     ]
     assert "OperatorAbandonedEffect" in whats
 
@@ -1056,7 +1056,7 @@ def test_abandon__customer_cancels_while_it_asks__cancellation_stays(
     assert job_of(ledger, 1).cancel_requested
     left = said(run("effect", "list", "--kind", "cancel", "-o", "json"))
     assert [row["effect"] for row in left] == [cancel.id]
-    story = said(run("job", "show", job_id(1), "-o", "json"))["story"]
+    story = said(run("job", "show", job_id(1), "-o", "json"))["timeline"]
     assert "OperatorAbandonedEffect" not in [entry["what"] for entry in story]
     (entry,) = said(run("log", "--command", "effect abandon", "-o", "json"))
     assert "changed meanwhile" in entry["outcome"]
@@ -2129,7 +2129,7 @@ def test_db_wait__before_the_upgrade__ends_after_it(
         for line in (tmp_path / "log").read_text().splitlines()
     ]
     assert (*events[:2], events[-1]) == (
-        "tables_looked_at",
+        "tables_checked",
         "tables_awaited",
         "tables_found",
     )

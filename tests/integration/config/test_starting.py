@@ -314,7 +314,7 @@ def test_worker__anothers_wallet_and_a_late_ledger__ends_with_2_before_any_task(
         network.fault(None)
         wait_until(lambda: worker.process() is None, "the worker to end", PATIENCE_S)
     told = log.read_text()
-    assert '"event": "wallet_taken"' in told
+    assert '"event": "wallet_used_by_other_cluster"' in told
     assert "the cluster 'other' of this ledger works" in told
     with engine.connect() as connection:
         assert (

@@ -102,8 +102,8 @@ class Cluster:
 
     def completed(self, slurm_id: int) -> list[str]:
         """The words that the completion hook was called with."""
-        told = self.slurm.layout.folder / "told"
-        lines = told.read_text().splitlines() if told.exists() else []
+        ends = self.slurm.layout.folder / "reported_ends"
+        lines = ends.read_text().splitlines() if ends.exists() else []
         return [line.split("|")[1] for line in lines if line.startswith(f"{slurm_id}|")]
 
     def lasted_s(self, slurm_id: int) -> int:

@@ -9,7 +9,7 @@ from devgrid.cluster.linux_users import admin
 from devgrid.cluster.sshd import Sshd
 from devgrid.machine import deadline
 from supervisor_tasks.doctor.check_results import Finding, Level
-from supervisor_tasks.doctor.probe_context import Examined, readable_settings
+from supervisor_tasks.doctor.probe_context import ProbeContext, readable_settings
 from supervisor_tasks.doctor.probe_runner import deadline_s, examine
 from supervisor_tasks.doctor.slurm_probes import CUSTOMER as MEND
 from supervisor_tasks.doctor.slurm_probes import FLEET
@@ -39,7 +39,7 @@ def found(login: Login, sshd: Sshd) -> list[Finding]:
         }
     )
     assert not lines
-    shared = Examined(settings, deadline_s(deadline(20.0)), CUSTOMER)
+    shared = ProbeContext(settings, deadline_s(deadline(20.0)), CUSTOMER)
     try:
         return examine(FLEET, shared, shared.until_s)
     finally:

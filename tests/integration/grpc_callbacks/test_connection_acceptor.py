@@ -1,4 +1,4 @@
-"""The front of the gRPC process: which callers reach gRPC, and which are turned away."""
+"""The acceptor of the gRPC process: which callers reach gRPC, and which do not."""
 
 import asyncio
 import resource
@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from grpc_callbacks import connection_acceptor as acceptor_module
 from grpc_callbacks.connection_acceptor import (
     PREFACE,
-    Front,
+    ConnectionAcceptor,
     allow_open_files,
     listening_sockets,
     name_asked_for,
@@ -44,10 +44,10 @@ def _log_that_has_written_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Site:
-    """A front, and a server in gRPC's place that sends back what it receives."""
+    """An acceptor, and a server in gRPC's place that sends back what it receives."""
 
-    def __init__(self, front: Front, port: int) -> None:
-        self.front = front
+    def __init__(self, acceptor: ConnectionAcceptor, port: int) -> None:
+        self.acceptor = acceptor
         self.port = port
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -59,12 +59,12 @@ class Site:
 
     async def until_received(self, first: bytes) -> None:
         """Wait until a caller that is still connected has sent these bytes alone."""
-        while first not in [held._first for held in self.front._held.values()]:
+        while first not in [held._first for held in self.acceptor._held.values()]:
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        self.front.stop_listening()
-        self.front.close()
+        self.acceptor.stop_listening()
+        self.acceptor.close()
         for writer in self._writers:
             writer.close()
             with suppress(ConnectionError):
@@ -89,9 +89,9 @@ async def site(
     server = None
     if serve is not None:
         server = await asyncio.start_unix_server(serve, inner)
-    front = Front(inner, "grid.example:3000", tls=False, most=most)
-    _, port = await front.listen("127.0.0.1:0")
-    made = Site(front, port)
+    acceptor = ConnectionAcceptor(inner, "grid.example:3000", tls=False, most=most)
+    _, port = await acceptor.listen("127.0.0.1:0")
+    made = Site(acceptor, port)
     try:
         yield made
     finally:
@@ -131,9 +131,9 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 def test_listen__host_is_a_name__tells_the_address_that_the_name_stands_for() -> None:
     async def listened() -> tuple[str, int]:
-        front = Front("unused", "grid.example:3000", tls=False, most=10)
-        where = await front.listen("localhost:0")
-        front.stop_listening()
+        acceptor = ConnectionAcceptor("unused", "grid.example:3000", tls=False, most=10)
+        where = await acceptor.listen("localhost:0")
+        acceptor.stop_listening()
         return where
 
     ip, port = asyncio.run(listened())
@@ -151,15 +151,15 @@ def test_front__caller_begins_as_grpc_does__its_bytes_reach_grpc_and_come_back(
             reader, writer = await at.call(PREFACE[:5])
             writer.write(PREFACE[5:])
             assert await reader.readexactly(len(PREFACE)) == PREFACE
-            (peer,) = at.front.callers
-            assert at.front.connection(peer) is not None
+            (peer,) = at.acceptor.callers
+            assert at.acceptor.connection(peer) is not None
             writer.write(much)
             assert await reader.readexactly(len(much)) == much
             writer.close()
             await writer.wait_closed()
-            while at.front.callers:
+            while at.acceptor.callers:
                 await asyncio.sleep(0)
-            assert at.front.connection(peer) is None
+            assert at.acceptor.connection(peer) is None
 
     assert run(talks()) == []
 
@@ -172,9 +172,9 @@ def test_front__caller_begins_otherwise__is_closed_and_never_reaches_grpc(
         async with site(tmp_path) as at:
             reader, _ = await at.call(first)
             assert await is_closed(reader)
-            assert not at.front.callers
+            assert not at.acceptor.callers
 
-    assert run(talks()) == ["no_grpc"]
+    assert run(talks()) == ["connection_without_grpc"]
 
 
 def hello(host: str | None) -> bytes:
@@ -232,11 +232,11 @@ def test_give_up__caller_of_that_name__is_closed_and_no_other(tmp_path: Path) ->
         async with site(tmp_path) as at:
             first, _ = await at.call(PREFACE)
             await first.readexactly(len(PREFACE))
-            (name,) = at.front.callers
+            (name,) = at.acceptor.callers
             second, writer = await at.call(PREFACE)
             await second.readexactly(len(PREFACE))
-            at.front.give_up("unix-abstract:unknown")
-            at.front.give_up(name)
+            at.acceptor.give_up("unix-abstract:unknown")
+            at.acceptor.give_up(name)
             assert await is_closed(first)
             writer.write(b"still there")
             assert await second.readexactly(11) == b"still there"
@@ -262,7 +262,7 @@ def test_close__callers_are_connected__all_are_closed(tmp_path: Path) -> None:
             waiting, _ = await at.call(PREFACE[:3])
             served, _ = await at.call(PREFACE)
             await served.readexactly(len(PREFACE))
-            at.front.close()
+            at.acceptor.close()
             assert await is_closed(waiting)
             assert await is_closed(served)
 

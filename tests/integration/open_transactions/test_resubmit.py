@@ -28,7 +28,7 @@ from supervisor_tasks.open_transactions.resubmit import MAX_CERTAIN_TRANSACTIONS
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import TransactionFields
 from supervisor_tasks.wallet.transaction_writer import WalletEmptyError, Write
-from tests.support.rpc_proxies import refusing_node
+from tests.support.rpc_proxies import rejecting_node
 from tests.support.running_claims import due, execute, provider_of, started, waited
 from tests.support.wallet_harness import (
     GAS,
@@ -320,7 +320,7 @@ def test_node__suggests_no_tip_but_wants_one__gets_one_at_once_at_the_same_fee(
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     base_fee(chain, 25 * GWEI)
-    with refusing_node(chain, wants_a_tip, {"eth_maxPriorityFeePerGas": "0x0"}) as url:
+    with rejecting_node(chain, wants_a_tip, {"eth_maxPriorityFeePerGas": "0x0"}) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.writer.send(claims(1))
         first = fleet.sent_transactions.all()[0].fees
@@ -339,7 +339,7 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     scheduled_jobs(chain, provider, 2)
-    with refusing_node(
+    with rejecting_node(
         chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None
     ) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
@@ -363,7 +363,7 @@ def test_node__takes_no_transaction_for_a_while__all_are_mined_as_they_were_sign
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     trouble = ["method handler crashed"]
-    with refusing_node(chain, lambda _: trouble[0] if trouble else None) as url:
+    with rejecting_node(chain, lambda _: trouble[0] if trouble else None) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.writer.send(claims(3))
         chain.mine(5)
@@ -392,7 +392,7 @@ def test_fee__above_the_nodes_cap__transaction_is_signed_again_when_it_costs_les
             else None
         )
 
-    with refusing_node(chain, fee_cap) as url:
+    with rejecting_node(chain, fee_cap) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.writer.send(claims(1))
         for _ in range(5):

@@ -650,5 +650,5 @@ def test_reporter__no_spool__says_so_in_one_line(
     )
     assert done.returncode == 1
     told = json.loads(done.stderr.splitlines()[-1])
-    assert (told["event"], told["level"]) == ("reporter_ends", "error")
+    assert (told["event"], told["level"]) == ("reporter_ended", "error")
     assert told["reason"].startswith("[Errno 2] No such file or directory")

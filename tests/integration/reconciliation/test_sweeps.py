@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, SWEEP_REQUESTED, Fact
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import (
-    AWAY_S,
+    HEARTBEAT_MISSING_AFTER_S,
     REPORTER,
     continuous_uptime_s,
     record_heartbeats,
@@ -390,15 +390,21 @@ def test_heartbeats__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
     for _ in range(3):
         heard(ledger, CALLBACKS)
-        time_passes(ledger, AWAY_S / 2)  # and the time that the test itself takes
+        time_passes(
+            ledger, HEARTBEAT_MISSING_AFTER_S / 2
+        )  # and the time that the test itself takes
     heard(ledger, CALLBACKS, REPORTER)
     ages_s = ledger.periodic_runs.ages_s()
-    assert ages_s["callbacks without a gap"] >= 3 * AWAY_S / 2
-    assert (continuous_uptime_s(ages_s) or 0.0) < AWAY_S  # of the reporter
-    time_passes(ledger, AWAY_S + 1)
+    assert ages_s["callbacks without a gap"] >= 3 * HEARTBEAT_MISSING_AFTER_S / 2
+    assert (
+        continuous_uptime_s(ages_s) or 0.0
+    ) < HEARTBEAT_MISSING_AFTER_S  # of the reporter
+    time_passes(ledger, HEARTBEAT_MISSING_AFTER_S + 1)
     assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
     heard(ledger, CALLBACKS, REPORTER)
-    assert (continuous_uptime_s(ledger.periodic_runs.ages_s()) or AWAY_S) < AWAY_S
+    assert (
+        continuous_uptime_s(ledger.periodic_runs.ages_s()) or HEARTBEAT_MISSING_AFTER_S
+    ) < HEARTBEAT_MISSING_AFTER_S
 
 
 def test_heartbeat_alarm__source_is_missing__is_on_until_the_source_is_back(
@@ -420,7 +426,7 @@ def test_heartbeat_alarm__source_is_missing__is_on_until_the_source_is_back(
     heard(ledger, REPORTER)
     check_heartbeats(ledger)
     assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
-    time_passes(ledger, AWAY_S + 1)
+    time_passes(ledger, HEARTBEAT_MISSING_AFTER_S + 1)
     heard(ledger, REPORTER)
     check_heartbeats(ledger)
     # the time in which they are missed restarts

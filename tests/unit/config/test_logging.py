@@ -199,7 +199,7 @@ def test_configure__line_about_another_cluster__keeps_it(
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     logs.configure(cluster="west")
-    structlog.get_logger("ours").info("wallet_taken", cluster="east")
+    structlog.get_logger("ours").info("wallet_used_by_other_cluster", cluster="east")
     assert [entry["cluster"] for entry in entries(stream)] == ["east"]
 
 

@@ -12,7 +12,12 @@ import pytest
 from devgrid.machine import deadline
 from supervisor_tasks.doctor import probe_runner
 from supervisor_tasks.doctor.check_results import Finding, Level, NotTriedError, green
-from supervisor_tasks.doctor.probe_runner import Probe, Shared, error_line, examine
+from supervisor_tasks.doctor.probe_runner import (
+    LazyResource,
+    Probe,
+    error_line,
+    examine,
+)
 
 HANGS = threading.Event()  # never set
 
@@ -72,7 +77,7 @@ def test_shared__several_ask__is_made_once() -> None:
         made.append(1)
         return 7
 
-    shared = Shared("it", make, time.monotonic() + 5)
+    shared = LazyResource("it", make, time.monotonic() + 5)
     assert [shared.get(), shared.needed(), shared.get()] == [7, 7, 7]
     assert made == [1]
 
@@ -81,7 +86,7 @@ def test_shared__cannot_be_made__its_own_probe_fails_and_others_are_not_tried() 
     def make() -> int:
         raise OSError("refused")
 
-    shared = Shared("the login node", make, time.monotonic() + 5)
+    shared = LazyResource("the login node", make, time.monotonic() + 5)
     with pytest.raises(OSError, match="refused"):
         shared.get()
     with pytest.raises(NotTriedError, match="the login node does not answer"):
@@ -89,7 +94,7 @@ def test_shared__cannot_be_made__its_own_probe_fails_and_others_are_not_tried() 
 
 
 def test_shared__hangs__no_probe_waits_past_the_deadline() -> None:
-    shared = Shared("it", HANGS.wait, time.monotonic() + 0.1)
+    shared = LazyResource("it", HANGS.wait, time.monotonic() + 0.1)
     with pytest.raises(TimeoutError):
         shared.get()
     with pytest.raises(NotTriedError):

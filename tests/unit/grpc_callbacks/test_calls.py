@@ -71,7 +71,7 @@ def some_services() -> Services:
     services = Services(
         cast(CallbackWriter, None), cast(PollNotifier, None), Callers(None), ""
     )
-    services.front = cast(Any, Held())
+    services.acceptor = cast(Any, Held())
     return services
 
 
@@ -92,7 +92,7 @@ def test_call__unexpected_error__is_internal_and_one_log_line_for_many_calls(
 
 
 class Held:
-    """The front of two peers' connections, with the real count of their calls."""
+    """The acceptor of two peers' connections, with the real count of their calls."""
 
     def __init__(self, *peers: str) -> None:
         self.connections = connections.Connections()
@@ -116,7 +116,7 @@ def test_calls_of_one_peer__too_many_under_way__are_refused_and_other_peers_serv
             asyncio.Semaphore(0),
             asyncio.Event(),
         )
-        services.front = cast(Any, Held(crowd, other))
+        services.acceptor = cast(Any, Held(crowd, other))
 
         async def slow(_: bytes, __: Called) -> Any:
             under_way.release()
@@ -162,11 +162,11 @@ def test_calls_without_message__too_many__the_connection_with_most_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS_WITHOUT_MESSAGE", 3)
-    front = Connections()
+    acceptor = Connections()
 
     async def four() -> list[grpc.StatusCode]:
         services = some_services()
-        services.front = cast(Any, front)
+        services.acceptor = cast(Any, acceptor)
         calls = [
             Call(OURSELVES if good else "unix-abstract:liar")
             for good in (True, False, False, True)
@@ -181,4 +181,4 @@ def test_calls_without_message__too_many__the_connection_with_most_is_given_up(
         return answers
 
     assert asyncio.run(four()) == [grpc.StatusCode.OK] * 2
-    assert front.given_up == ["unix-abstract:liar"]
+    assert acceptor.given_up == ["unix-abstract:liar"]

@@ -1,4 +1,4 @@
-"""How a connection begins that the front passes on."""
+"""How a connection begins that the acceptor passes on."""
 
 import pytest
 

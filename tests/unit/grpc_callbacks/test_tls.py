@@ -119,8 +119,8 @@ def test_changed__new_files__are_taken_once(
         assert held._changed() is not None
         assert held._changed() is None
     assert [line["event"] for line in lines] == [
-        "certificate_not_taken",
-        "certificate_taken",
+        "certificate_rejected",
+        "certificate_loaded",
     ]
 
 
@@ -151,8 +151,8 @@ def test_changed__first_read_of_new_files_fails__a_later_one_takes_them(
         assert held._changed() is not None
         assert held._changed() is None
     assert [line["event"] for line in lines] == [
-        "certificate_not_taken",
-        "certificate_taken",
+        "certificate_rejected",
+        "certificate_loaded",
     ]
 
 
@@ -178,7 +178,7 @@ def test_changed__files_are_gone__the_one_before_stays(files: Certificates) -> N
     with capture_logs() as lines:
         assert held._changed() is None
         assert held._changed() is None
-    assert [line["event"] for line in lines] == ["certificate_not_taken"]
+    assert [line["event"] for line in lines] == ["certificate_rejected"]
 
 
 def test_credentials__tls_is_off__are_none() -> None:

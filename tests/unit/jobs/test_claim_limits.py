@@ -1,9 +1,9 @@
 import pytest
 
-from supervisor_tasks.jobs.claim_limits import Room, Waits
+from supervisor_tasks.jobs.claim_limits import ClaimCapacity, Waits
 from supervisor_tasks.jobs.stalled import is_held
 
-ROOM = Room(places=100, share=0.25)
+CAPACITY = ClaimCapacity(places=100, share=0.25)
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,17 @@ ROOM = Room(places=100, share=0.25)
 def test_left__jobs_that_wait__take_places_up_to_each_customers_share(
     waiting: dict[str, Waits], left: int
 ) -> None:
-    assert ROOM.left(waiting) == left
+    assert CAPACITY.left(waiting) == left
 
 
 def test_left__share_of_less_than_one_job__counts_as_one() -> None:
-    assert Room(places=2, share=0.1).left({"a": Waits(turn=2)}) == 1
+    assert ClaimCapacity(places=2, share=0.1).left({"a": Waits(turn=2)}) == 1
 
 
 def test_largest_customers__two__the_one_with_most_jobs_comes_first() -> None:
-    largest = ROOM.largest_customers({"a": Waits(turn=1), "b": Waits(turn=2, held=3)})
+    largest = CAPACITY.largest_customers(
+        {"a": Waits(turn=1), "b": Waits(turn=2, held=3)}
+    )
     assert list(largest.items()) == [
         ("b", "2 wait, 3 are held"),
         ("a", "1 wait, 0 are held"),
@@ -43,8 +45,8 @@ def test_largest_customers__others_hold_many__those_that_take_places_come_first(
 ):
     holding = {f"holds {number}": Waits(held=1000) for number in range(5)}
     filling = {f"fills {number}": Waits(turn=25) for number in range(4)}
-    assert ROOM.left(holding | filling) == 0
-    assert list(ROOM.largest_customers(holding | filling))[:4] == list(filling)
+    assert CAPACITY.left(holding | filling) == 0
+    assert list(CAPACITY.largest_customers(holding | filling))[:4] == list(filling)
 
 
 @pytest.mark.parametrize(

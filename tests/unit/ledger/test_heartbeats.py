@@ -1,7 +1,7 @@
 """Who tells of ends, and since when; for how long sweeps have not seen a side."""
 
 from supervisor_tasks.ledger.heartbeats import (
-    AWAY_S,
+    HEARTBEAT_MISSING_AFTER_S,
     REPORTER,
     continuous_since_key,
     continuous_uptime_s,
@@ -33,9 +33,9 @@ def test_missing_sources__process_that_plugins_call__also_if_it_was_never_heard(
 ):
     assert missing_sources({}) == {CALLBACKS: None}
     assert continuous_uptime_s({}) is None
-    silent = run_ages_s(CALLBACKS, AWAY_S + 1)
+    silent = run_ages_s(CALLBACKS, HEARTBEAT_MISSING_AFTER_S + 1)
     assert (missing_sources(silent), continuous_uptime_s(silent)) == (
-        {CALLBACKS: AWAY_S + 1},
+        {CALLBACKS: HEARTBEAT_MISSING_AFTER_S + 1},
         None,
     )
 

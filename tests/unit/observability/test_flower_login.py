@@ -1,4 +1,4 @@
-"""When Flower's login guard refuses the FLOWER_ variables of an environment."""
+"""When Flower's login check refuses the FLOWER_ variables of an environment."""
 
 import pytest
 from pydantic import SecretStr

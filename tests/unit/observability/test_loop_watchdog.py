@@ -10,7 +10,7 @@ from supervisor_tasks.observability.loop_watchdog import (
     CHECK_EVERY_S,
     CONFIRMING_CHECKS,
     ENDED_AFTER_S,
-    LoopGuard,
+    LoopWatchdog,
 )
 from tests.support.clock import Clock
 
@@ -35,10 +35,10 @@ def asked(
 def looks_until_end(
     clock: Clock, loop: Progress, dependencies: Dependencies, number: int
 ) -> list[bool]:
-    guard = LoopGuard(loop, dependencies)
+    watchdog = LoopWatchdog(loop, dependencies)
     found = list[bool]()
     for _ in range(number):
-        found.append(guard.is_stalled())
+        found.append(watchdog.is_stalled())
         clock.now_s += CHECK_EVERY_S
         for each in dependencies._dependencies:
             dependencies.ask(each)
@@ -63,16 +63,16 @@ def test_is_stalled__no_round__ends_after_a_minute_unless_a_service_is_away(
 def test_is_stalled__process_was_suspended_for_an_hour__goes_on() -> None:
     clock = Clock()
     loop, dependencies = Progress(clock), asked(clock, answers)
-    guard = LoopGuard(loop, dependencies)
+    watchdog = LoopWatchdog(loop, dependencies)
     clock.now_s += 3600
     dependencies.ask(dependencies._dependencies[0])
-    assert not guard.is_stalled()
+    assert not watchdog.is_stalled()
     loop.completed()
     clock.now_s += CHECK_EVERY_S
-    assert not guard.is_stalled()
+    assert not watchdog.is_stalled()
     clock.now_s += ENDED_AFTER_S
     dependencies.ask(dependencies._dependencies[0])
-    assert not guard.is_stalled(), "the first check of a row"
+    assert not watchdog.is_stalled(), "the first check of a row"
 
 
 def test_is_stalled__process_was_asked_to_end__ends_by_itself() -> None:

@@ -40,7 +40,7 @@ from supervisor_tasks.jobs.model import ChainStatus, JobId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.monitoring.chain_alarms import AWAY_S
+from supervisor_tasks.monitoring.chain_alarms import ENDPOINT_UNAVAILABLE_S
 from supervisor_tasks.observability.metrics import LedgerMetrics, LedgerReading
 from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.account import WalletAccount
@@ -484,7 +484,7 @@ def test_endpoint__away_for_minutes__shows_in_alarm_and_gauge_until_it_is_back(
         proxy.fault(Fault.REFUSE)
         wait_until(lambda: looked(0), "the second endpoint to be looked at", 60.0, 0.1)
         assert fleet.alarms() == set()
-        _for_long(rpc, AWAY_S)
+        _for_long(rpc, ENDPOINT_UNAVAILABLE_S)
         claim(fleet.site)
         (alarm,) = fleet.site.ledger.alarms.all()
         assert alarm.name == AlarmName.RPC_ENDPOINT_UNAVAILABLE
