@@ -116,7 +116,7 @@ def status_of(error: Exception) -> ExitCode:
 
 
 def _is_unusable(error: Exception) -> bool:
-    """Whether the database has refused a value, such as a number that is too large."""
+    """Whether the database has rejected a value, such as a number that is too large."""
     # in here, because only an error needs the import
     from sqlalchemy.exc import DataError
 

@@ -50,7 +50,7 @@ from supervisor_tasks.errors import PermanentError, TransientError
 log = structlog.get_logger()
 
 MAX_SOCKET_PATH_BYTES = 107  # bytes, of a Unix socket (unix(7))
-DATABASE_USER = "supervisor-db"  # Postgres refuses to run as root
+DATABASE_USER = "supervisor-db"  # Postgres does not run as root
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"  # where useradd is
 MAX_RESTARTS = 4  # of a server that ends while it is started
 RESTART_AFTER_S = 0.5

@@ -59,7 +59,7 @@ def _read(encoded: str) -> "tuple[bytes, SSHPrivateKeyTypes]":
             return file, serialization.load_ssh_private_key(file, None)
         # ssh-keygen's format until 2018
         key: Any = serialization.load_pem_private_key(file, None)
-        # it refuses key types that SSH does not have
+        # it rejects key types that SSH does not have
         form = serialization.PrivateFormat.OpenSSH
         return key.private_bytes(
             serialization.Encoding.PEM, form, serialization.NoEncryption()

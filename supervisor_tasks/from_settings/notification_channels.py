@@ -57,7 +57,7 @@ def _webhooks(settings: Settings) -> dict[str, Channel]:
 
 
 def _mails(settings: Settings) -> dict[str, Channel]:
-    """One channel for each address: an address that the server refuses delays no mail
+    """One channel for each address: an address that the server rejects delays no mail
     to the others.
     """
     return {

@@ -110,19 +110,19 @@ class _Unlabelled(Collector):
 
 
 def exposed(reading: LedgerReading) -> Iterator[Metric]:
-    """Return the metrics of a reading. Pure."""
+    """Return the metrics of a reading."""
     summary, figures = reading.summary, reading.figures
     yield _gauge(
         "healthy", "Whether everything periodic comes to an end.", int(reading.healthy)
     )
     yield _gauge(
         "claims_paused",
-        "Whether the operator has stopped the claiming of jobs.",
+        "1 while an operator has paused the claiming of jobs.",
         int(summary.claiming_paused),
     )
     yield _gauge(
         "submissions_paused",
-        "Whether the operator has stopped submissions to SLURM.",
+        "1 while an operator or a sweep has paused submissions.",
         int(summary.submissions_paused),
     )
     yield _gauge(

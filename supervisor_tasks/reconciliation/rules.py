@@ -289,7 +289,7 @@ def _absent(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
 
 
 def _ended_while_parked(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """The operator was called about the job, and accounting has its end now."""
+    """The job's POLL_SLURM effect is parked, and accounting has its end now."""
     record = snapshot.confirmed_lookups.get(job.job_id)
     if record is not None and record.phase is Phase.ENDED:
         yield from _absent_with_record(job, record, snapshot)

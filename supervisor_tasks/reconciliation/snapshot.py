@@ -46,7 +46,7 @@ class DiscrepancyKind(StrEnum):
     END_NOT_RECORDED = "end_not_recorded"
     LIMIT_LOST = "limit_lost"  # SLURM has a time limit from before a top-up
     RUNS_AGAIN = "runs_again"  # SLURM has requeued it, and no look has shown that yet
-    # SLURM runs it, the ledger has it waiting, and the operator was called meanwhile
+    # SLURM runs it, the ledger has it waiting, and its POLL_SLURM effect is parked
     RUN_NOT_RECORDED = "run_not_recorded"
     # SLURM gives it, or is about to give it, more than was paid for
     MORE_THAN_PAID = "more_than_paid"
@@ -183,8 +183,8 @@ class Snapshot:
 
     @property
     def parked_and_absent(self) -> list[JobSummary]:
-        """The same of jobs whose POLL_SLURM effect is parked. They are not missing: the
-        operator was called, and only an end that accounting knows counts.
+        """The same of jobs whose POLL_SLURM effect is parked. They are not missing:
+        an operator decides, and only an end that accounting knows counts.
         """
         return [job for job in self._not_listed if _waits_for_operator(job)]
 

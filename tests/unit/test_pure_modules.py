@@ -1,7 +1,8 @@
 """A module of supervisor_tasks that says that it is pure is held to it by the import
 contract, and no other module is listed there. Any module may import a pure one, so a
 pure one imports only pure ones. One of another package imports nothing but the standard
-library and pure modules.
+library and pure modules. A function or class of another module that says that it is
+pure calls nothing but the standard library's pure functions and pure ones of ours.
 """
 
 import ast
@@ -21,6 +22,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SAYS_SO = re.compile(r"\bPure[.,;:]")
 PACKAGES_WITHOUT_CONTRACT = ("benchmarks", "devgrid", "grpc_callbacks")
 FOR_ANY_MODULE = "supervisor_tasks.** -> "
+# of the standard library: what they return depends on more than their arguments
+WITH_EFFECTS = {"os", "random", "secrets", "socket", "subprocess", "threading", "time"}
+BUILTINS_WITH_EFFECTS = {"input", "open", "print"}
+
+Definition = ast.FunctionDef | ast.ClassDef
 
 
 @cache
@@ -78,6 +84,86 @@ def test_contracts__modules_that_all_may_import__are_pure() -> None:
     }
     assert len(for_any) > 10
     assert for_any <= listed()
+
+
+def test_pure__in_a_docstring_below_the_module__calls_nothing_with_effects() -> None:
+    found, impure = 0, list[str]()
+    for file in sorted((REPOSITORY / "supervisor_tasks").rglob("*.py")):
+        if module_of(file) in listed():
+            continue
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, Definition) and says_pure(node):
+                found += 1
+                names = effects_of(node, parsed(file), set())
+                impure += [f"{module_of(file)}.{node.name}: {name}" for name in names]
+    assert found > 10
+    assert impure == []
+
+
+def test_effects_of__calls_of_a_clock_and_through_another_function__are_found() -> None:
+    tree = ast.parse(
+        "import time\nfrom supervisor_tasks.chain.blocks import seconds_since\n"
+        "def asks(rpc):\n    return seconds_since(rpc, 1)\n"
+        "def begins():\n    return time.time()\n"
+        "def both(rpc):\n    return asks(rpc), begins(), open(max('a', 'b'))\n"
+    )
+    assert effects_of(tree.body[-1], tree, set()) == ["open", "seconds_since", "time"]
+
+
+def effects_of(node: ast.AST, tree: ast.Module, seen: set[str]) -> list[str]:
+    """What a function or class calls that is not pure, itself or through functions of
+    its module.
+    """
+    own = {each.name: each for each in tree.body if isinstance(each, Definition)}
+    found = set[str]()
+    for name in called_in(node) - seen:
+        seen.add(name)
+        if name in own:
+            found |= {*effects_of(own[name], tree, seen)}
+        elif name in BUILTINS_WITH_EFFECTS | imports_with_effects(tree):
+            found.add(name)
+    return sorted(found)
+
+
+def called_in(node: ast.AST) -> set[str]:
+    """The names that calls in it begin with: `time` of `time.time()`."""
+    found = set[str]()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call):
+            called = each.func
+            while isinstance(called, ast.Attribute):
+                called = called.value
+            if isinstance(called, ast.Name):
+                found.add(called.id)
+    return found
+
+
+def imports_with_effects(tree: ast.Module) -> set[str]:
+    """The names that a module imports from what is neither pure nor the library's."""
+    pure = listed() | set(pure_elsewhere())
+    found = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules = {
+                alias.asname or alias.name: str(node.module) for alias in node.names
+            }
+        else:
+            continue
+        for name, module in modules.items():
+            package = module.partition(".")[0]
+            is_library = package in sys.stdlib_module_names - WITH_EFFECTS
+            if not is_library and module not in pure:
+                found.add(name)
+    return found
+
+
+def says_pure(node: ast.AST) -> bool:
+    return (
+        isinstance(node, Definition)
+        and SAYS_SO.search(ast.get_docstring(node) or "") is not None
+    )
 
 
 @cache
