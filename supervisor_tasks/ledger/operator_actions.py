@@ -70,8 +70,8 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
     """Panic jobs that need the operator's decision, all or these: he confirms that they
     are lost.
 
-    Returns the jobs that were panicked. The others did not need a decision, or have changed
-    meanwhile.
+    Returns the jobs that were panicked. The others did not need a decision, or have
+    changed meanwhile.
     """
     confirmed = needs_operator(ledger)
     if job_ids is not None:

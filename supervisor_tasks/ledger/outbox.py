@@ -38,7 +38,7 @@ log = structlog.get_logger()
 LEASE_S = 420.0
 LATE_AFTER_S = 300.0  # an effect that fails for longer, or more often, raises an alarm
 LATE_AFTER_TRIES = 50
-# Unexpected failures in a row after which an effect is leased isolated (no other effect with it), and after which it
+# Unexpected failures in a row after which an effect is isolated (leased without another one), and after which it
 # is parked.
 ISOLATED_AFTER, PARKED_AFTER = 2, 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
@@ -108,7 +108,7 @@ class OpenEffect:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether it is leased isolated: it may be the cause of the unexpected failures
+        """Whether it is isolated: it may be the cause of the unexpected failures
         before.
         """
         return self.unexpected_failures >= ISOLATED_AFTER

@@ -185,7 +185,7 @@ LEASE_GROUPS = leasing(
     """
 )
 
-# Workers lease groups, and effects that are carried out isolated, one worker at a time: each
+# Workers lease groups, and isolated effects, one worker at a time: each
 # must see what the one before it has leased.
 LEASING_LOCK = text(
     "SELECT pg_advisory_xact_lock(:lock_class, hashtext(CAST(:cluster AS text)))"

@@ -163,7 +163,8 @@ Deletion = Callable[[Connection], Mapping[str, int]]
 @dataclass(frozen=True, slots=True)
 class Deleted:
     """What one call has deleted: rows by table (and `scripts`). `left`: it ended before
-    all was done. `paused_for`: why the operator has paused the deletion of the rest; None if he has not.
+    all was done. `paused_for`: why the operator has paused the deletion of the rest; None
+    if he has not.
     """
 
     rows: Mapping[str, int]

@@ -1,10 +1,10 @@
 """Whether the fleet of another ledger lives, for `supervisor job adopt`; judged without
 its key and its settings.
 
-There are three kinds of evidence: its transactions on chain; its periodic runs, if both ledgers are
-clusters of one database; and its connections, if both are databases of one server. A
-fleet that runs elsewhere and has nothing to write leaves no sign. Only the operator can
-know that such a fleet is dead.
+There are three kinds of evidence: its transactions on chain; its periodic runs, if both
+ledgers are clusters of one database; and its connections, if both are databases of one
+server. A fleet that runs elsewhere and has nothing to write leaves none. Only the
+operator can know that such a fleet is dead.
 """
 
 from collections.abc import Iterator

@@ -158,7 +158,8 @@ class Submissions(Protocol):
         """Submit jobs of one customer to SLURM, one after the other, within
         SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all. Calls `answered`
         once for each job, in this thread, as soon as its answer is there
-        (`submit_once.submission_outcome`). Raises only exceptions of `answered`: then the other
+        (`submit_once.submission_outcome`). Raises only exceptions of `answered`: then
+        the other
         jobs get no call, and SLURM may have them.
         """
 

@@ -6,8 +6,8 @@
 2. The caller commits that the submission has begun. From now on SLURM may have the job.
 3. The guard runs sbatch within SUBMIT_TIMEOUT_S of step 1, or not at all
    (guarded_command.py).
-4. Each answer has one of the meanings of `SubmissionOutcome`. After UNKNOWN, and after a death since
-   step 2, the caller searches SLURM. The job is submitted again only if SLURM has
+4. Each answer has one of the meanings of `SubmissionOutcome`. After UNKNOWN, and after a
+   death since step 2, the caller searches SLURM. The job is submitted again only if SLURM has
    nothing of it when `may_arrive` is False.
 """
 
