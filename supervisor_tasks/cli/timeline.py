@@ -125,7 +125,7 @@ EVENT_TEXTS: dict[str, EventText] = {
     ),
     "SlurmPendingObserved": ("slurm", _seen("waiting")),
     "SlurmRunningObserved": ("slurm", _seen("RUNNING")),
-    "EarlierRunsTold": ("plugin", _earlier_runs),
+    "EarlierRunsReported": ("plugin", _earlier_runs),
     "EarlierRunsAwaited": (
         "slurm",
         _fixed("ended it; the seconds of earlier runs are not known yet"),

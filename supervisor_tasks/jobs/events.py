@@ -413,7 +413,7 @@ STORED_NAMES: Mapping[type[Event], str] = {
     SlurmJobIdentified: "SlurmJobIdentified",
     SlurmPendingObserved: "SlurmPendingObserved",
     SlurmRunningObserved: "SlurmRunningObserved",
-    EarlierRunsReported: "EarlierRunsTold",
+    EarlierRunsReported: "EarlierRunsReported",
     EarlierRunsAwaited: "EarlierRunsAwaited",
     MoreThanPaid: "MoreThanPaid",
     SlurmCompleted: "SlurmCompleted",

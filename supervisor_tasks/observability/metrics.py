@@ -279,7 +279,7 @@ def _sweep(last: Reconciliation | None, at_s: float) -> Iterator[Metric]:
         "sweep_unseen_timestamp_seconds",
         "Since when sweeps have not seen a side.",
         "side",
-        report.get("blind_since_s", {}),
+        report.get("unreachable_since_s", {}),
     )
 
 

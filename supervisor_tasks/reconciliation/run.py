@@ -115,12 +115,12 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     _pause_submissions(context.ledger, snapshot)
     _dispatch(context, report)
     now_s = begun.at.timestamp()
-    since_before_s = context.ledger.reconciliations.last_entry("blind_since_s")
+    since_before_s = context.ledger.reconciliations.last_entry("unreachable_since_s")
     since_s = unreachable_since(report.unseen, since_before_s, now_s)
     update_unreachable_alarm(context.ledger, report.unseen, since_s, now_s)
     document = _document(context, report, snapshot, discrepancies) | {
         "needs_operator": undecided,
-        "blind_since_s": since_s,
+        "unreachable_since_s": since_s,
     }
     context.ledger.reconciliations.store(
         begun, document, doubts(snapshot, discrepancies)

@@ -360,7 +360,7 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
     assert "from 0014 to" in entry["change"]
     assert (refused.exit_code, "of a newer release" in refused.stderr) == (1, True)
     assert (
-        "after 0015, 0019, 0020, 0021, 0022, 0030, 0031, 0032, 0033, processes of the release before do not work"
+        "after 0015, 0019, 0020, 0021, 0022, 0030, 0031, 0032, 0033, 0034, processes of the release before do not work"
         in first.stderr
     )
     assert "stop them" not in second.stderr
@@ -1259,9 +1259,9 @@ def test_metrics__as_a_process__answer_a_scrape(
     raise_alarm_of_another_release(ledger.engine)
     record_all_runs(ledger)
     Registrations(ledger.facts).store_status(RegistrationStatus.WAITING)
-    begun = ledger.reconciliations.begin("blind")
+    begun = ledger.reconciliations.begin("unreachable")
     ledger.reconciliations.store(
-        begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {}
+        begun, {"unreachable_since_s": {"slurm": begun.at.timestamp() - 90}}, {}
     )
     _, environment = servers
     argv = [

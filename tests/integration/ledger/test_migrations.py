@@ -20,6 +20,7 @@ from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.events import (
     CallbackReceived,
     Claimed,
+    EarlierRunsReported,
     ExistingSlurmJobAdopted,
     SubmitOutcomeUnknown,
     SubmitStarted,
@@ -540,6 +541,43 @@ def test_reports_and_pauses__rows_of_the_version_before__have_the_new_names_and_
         [(new,), (old,)],
     ]
     tables.downgrade("0032")
+    assert [tables.rows(statement) for statement in statements] == before
+
+
+def test_earlier_runs__rows_of_the_version_before__have_new_names_and_back(
+    tables: Tables,
+) -> None:
+    tables.downgrade("0033")
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("EarlierRunsTold", {"earlier": []}),
+        (stored_name(Claimed), {"job_id": JOB}),
+    ]
+    for name, details in events:
+        tables.insert(
+            "events",
+            cluster="here",
+            job_id=JOB,
+            name=name,
+            details=details,
+            state="RUNNING",
+        )
+    since = {"slurm": 1700.5}
+    for report in ({"jobs": 1, "blind_since_s": since}, {"jobs": 1}):
+        tables.insert(
+            "reconciliations",
+            cluster="here",
+            begun_at="now",
+            report=report,
+            previous_doubts={},
+        )
+    statements = (EVENTS, "SELECT report FROM reconciliations ORDER BY id")
+    before = [tables.rows(statement) for statement in statements]
+    tables.upgrade("0034")
+    assert [tables.rows(statement) for statement in statements] == [
+        [(stored_name(EarlierRunsReported), {"earlier": []}), events[1]],
+        [({"jobs": 1, "unreachable_since_s": since},), ({"jobs": 1},)],
+    ]
+    tables.downgrade("0033")
     assert [tables.rows(statement) for statement in statements] == before
 
 

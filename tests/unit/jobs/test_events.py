@@ -28,7 +28,7 @@ STORED = {
     events.SlurmJobIdentified: "SlurmJobIdentified",
     events.SlurmPendingObserved: "SlurmPendingObserved",
     events.SlurmRunningObserved: "SlurmRunningObserved",
-    events.EarlierRunsReported: "EarlierRunsTold",
+    events.EarlierRunsReported: "EarlierRunsReported",
     events.EarlierRunsAwaited: "EarlierRunsAwaited",
     events.MoreThanPaid: "MoreThanPaid",
     events.SlurmCompleted: "SlurmCompleted",

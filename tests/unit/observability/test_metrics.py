@@ -65,7 +65,9 @@ FULL = StatusSummary(
     claiming_paused=True,
     submissions_paused=False,
     last_sweep=Reconciliation(
-        NOON, NOON, {"lost": 3, "why": "asked", "blind_since_s": {"slurm": 1700.5}}
+        NOON,
+        NOON,
+        {"lost": 3, "why": "asked", "unreachable_since_s": {"slurm": 1700.5}},
     ),
     since_sweep_s=0.0,
     registration_status=RegistrationStatus.WAITING,
