@@ -23,8 +23,8 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.instruments import BATCHES, timed
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES, LeaseDue
+from supervisor_tasks.jobs.effect_group import EffectOutcome, Group, Members, Start
 from supervisor_tasks.jobs.events import ScriptFetched
-from supervisor_tasks.jobs.group import EffectOutcome, Group, Members, Start
 from supervisor_tasks.jobs.model import EffectKind, Job
 from supervisor_tasks.jobs.outcome_recorder import OutcomeRecorder
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect

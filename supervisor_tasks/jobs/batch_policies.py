@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.effect_group import EffectOutcome, Group
 from supervisor_tasks.jobs.events import Event
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.fetch_script import fetch
-from supervisor_tasks.jobs.group import EffectOutcome, Group
 from supervisor_tasks.jobs.model import EffectKind, Job
 from supervisor_tasks.jobs.notify_customer import notify_customer
 from supervisor_tasks.jobs.submit import submit

@@ -13,7 +13,7 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import EffectCompleted, Event, LimitApplied
 from supervisor_tasks.jobs.model import EffectKind, Job, SlurmId
-from supervisor_tasks.jobs.paid import paid_for
+from supervisor_tasks.jobs.paid_size import paid_for
 from supervisor_tasks.jobs.size_rules import TIME_LIMIT, excesses, excesses_except
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError

@@ -18,6 +18,7 @@ import structlog
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import PermanentError, TransientError, UndecidedError
+from supervisor_tasks.jobs.effect_group import EffectOutcome, Group, outcome_of
 from supervisor_tasks.jobs.events import (
     Event,
     SubmissionNotFound,
@@ -25,7 +26,6 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
 from supervisor_tasks.jobs.model import Address, ChainStatus, Job, JobId, SlurmId
 from supervisor_tasks.ledger.journal import CutOff, Past
 from supervisor_tasks.ledger.outbox import OpenEffect

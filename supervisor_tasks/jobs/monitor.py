@@ -23,7 +23,7 @@ from supervisor_tasks.jobs.events import (
 from supervisor_tasks.jobs.launch_failures import raise_jobs_not_started
 from supervisor_tasks.jobs.model import EffectKind, JobId, Outcome
 from supervisor_tasks.jobs.observe import Observed, observe
-from supervisor_tasks.jobs.oversize import oversized, raise_more_than_paid
+from supervisor_tasks.jobs.size_check import oversized, raise_more_than_paid
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect

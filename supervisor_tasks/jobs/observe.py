@@ -16,7 +16,6 @@ from supervisor_tasks.jobs.callback_fallback import (
     end_before_slurms,
     outcome_from_callbacks,
 )
-from supervisor_tasks.jobs.denied_ids import denied_submissions
 from supervisor_tasks.jobs.events import (
     EarlierRunsAwaited,
     LaunchFailed,
@@ -24,16 +23,17 @@ from supervisor_tasks.jobs.events import (
     SubmissionDenied,
     SubmitStarted,
 )
+from supervisor_tasks.jobs.false_slurm_ids import denied_submissions
 from supervisor_tasks.jobs.launch_failures import launch_failures
-from supervisor_tasks.jobs.missing_runs import (
-    LooksBefore,
-    counts,
-    waits_for_accounting,
-)
 from supervisor_tasks.jobs.model import Job, JobId, Outcome, State
 from supervisor_tasks.jobs.run_callbacks import evidence, runs_from_callbacks
 from supervisor_tasks.jobs.site_choices import with_site_choices
 from supervisor_tasks.jobs.stalled import PATIENCE_S, is_unexpected_state, stall_reason
+from supervisor_tasks.jobs.wait_for_runs import (
+    LooksBefore,
+    counts,
+    waits_for_accounting,
+)
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.slurm.job_matching import MatchResult, records

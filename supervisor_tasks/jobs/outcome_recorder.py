@@ -13,6 +13,7 @@ from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.execution import effect_failures
 from supervisor_tasks.execution.backoff import MAX_WAIT_FOR_LOGIN_S, retry_delay_s
+from supervisor_tasks.jobs.effect_group import CommandFullError, EffectOutcome, Start
 from supervisor_tasks.jobs.events import (
     Event,
     SubmissionNotFound,
@@ -21,7 +22,6 @@ from supervisor_tasks.jobs.events import (
     SubmitRejected,
     Submitted,
 )
-from supervisor_tasks.jobs.group import CommandFullError, EffectOutcome, Start
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect

@@ -16,7 +16,6 @@ from supervisor_tasks.jobs.callback_fallback import (
     was_resized,
 )
 from supervisor_tasks.jobs.events import EarlierRunsReported
-from supervisor_tasks.jobs.missing_runs import LooksBefore, waits_for_answers
 from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.jobs.runs import (
     RunEnd,
@@ -25,6 +24,7 @@ from supervisor_tasks.jobs.runs import (
     runs_after_look,
     with_ends,
 )
+from supervisor_tasks.jobs.wait_for_runs import LooksBefore, waits_for_answers
 from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.job_matching import MatchResult, records

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from supervisor_tasks.jobs.model import Definition
-from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.paid_size import Paid
 from supervisor_tasks.slurm.size import Size
 
 TIME_LIMIT = "TimeLimit"

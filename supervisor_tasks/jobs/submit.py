@@ -22,6 +22,14 @@ from itertools import accumulate
 
 import structlog
 
+from supervisor_tasks.jobs.effect_group import (
+    CommandFullError,
+    EffectOutcome,
+    Group,
+    Members,
+    Start,
+    outcome_of,
+)
 from supervisor_tasks.jobs.events import (
     ExistingSlurmJobAdopted,
     SubmitNotExecuted,
@@ -35,14 +43,6 @@ from supervisor_tasks.jobs.find_submission import (
     only_submissions,
     required,
     search_cut_off_submissions,
-)
-from supervisor_tasks.jobs.group import (
-    CommandFullError,
-    EffectOutcome,
-    Group,
-    Members,
-    Start,
-    outcome_of,
 )
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.trace import Value

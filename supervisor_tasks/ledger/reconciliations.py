@@ -22,7 +22,7 @@ from supervisor_tasks.jobs.model import (
     SlurmId,
     State,
 )
-from supervisor_tasks.jobs.paid import Paid, as_given
+from supervisor_tasks.jobs.paid_size import Paid, as_given
 from supervisor_tasks.jobs.runs import JobRun, Runs, left_min
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.fact_store import FACTS

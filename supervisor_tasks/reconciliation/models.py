@@ -14,7 +14,7 @@ from supervisor_tasks.jobs.model import (
     State,
     is_final_status,
 )
-from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.paid_size import Paid
 from supervisor_tasks.jobs.runs import Runs, earlier_s, left_min
 
 

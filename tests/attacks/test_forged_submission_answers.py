@@ -14,7 +14,6 @@ from sqlalchemy import text
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.cancel import cancel
-from supervisor_tasks.jobs.denied_ids import must_know
 from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,
@@ -23,6 +22,7 @@ from supervisor_tasks.jobs.events import (
     Submitted,
     ToppedUp,
 )
+from supervisor_tasks.jobs.false_slurm_ids import must_know
 from supervisor_tasks.jobs.model import (
     Address,
     ChainStatus,

@@ -23,9 +23,9 @@ from supervisor_tasks.jobs.events import (
     ToppedUp,
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
-from supervisor_tasks.jobs.missing_runs import AWAITED_LOOKS
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.jobs.observe import submitted_s_of_requeued
+from supervisor_tasks.jobs.wait_for_runs import AWAITED_LOOKS
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm_lookup.lookup import look_at

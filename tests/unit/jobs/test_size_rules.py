@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.jobs.model import Definition, SlurmId
-from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.paid_size import Paid
 from supervisor_tasks.jobs.size_rules import (
     as_asked,
     excesses,

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.jobs.group import EffectOutcome, Group, Start
+from supervisor_tasks.jobs.effect_group import EffectOutcome, Group, Start
 from supervisor_tasks.jobs.model import (
     Address,
     Definition,

@@ -27,7 +27,7 @@ from supervisor_tasks.jobs.model import (
     SlurmId,
     State,
 )
-from supervisor_tasks.jobs.paid import Paid
+from supervisor_tasks.jobs.paid_size import Paid
 from supervisor_tasks.jobs.reorg_rules import LAST_LOG
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.reconciliation.doubts import doubts, needs_operator

@@ -1,6 +1,6 @@
 import pytest
 
-from supervisor_tasks.jobs.denied_ids import must_know
+from supervisor_tasks.jobs.false_slurm_ids import must_know
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor_tasks.jobs.model import Address, Definition, Job, JobId, TopUp
-from supervisor_tasks.jobs.paid import Paid, as_given, paid_for
+from supervisor_tasks.jobs.paid_size import Paid, as_given, paid_for
 from supervisor_tasks.jobs.runs import JobRun
 
 DEFINITION = Definition(

@@ -12,7 +12,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.events import MoreThanPaid
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId
-from supervisor_tasks.jobs.paid import Paid, paid_for
+from supervisor_tasks.jobs.paid_size import Paid, paid_for
 from supervisor_tasks.jobs.size_rules import (
     ROUNDED_UP,
     TIME_LIMIT,

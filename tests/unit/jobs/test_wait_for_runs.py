@@ -2,12 +2,12 @@
 
 import pytest
 
-from supervisor_tasks.jobs.missing_runs import (
+from supervisor_tasks.jobs.stalled import PATIENCE_S
+from supervisor_tasks.jobs.wait_for_runs import (
     counts,
     waits_for_accounting,
     waits_for_answers,
 )
-from supervisor_tasks.jobs.stalled import PATIENCE_S
 
 FOUR = (1.0, 2.0, 6.0, 8.0)
 AWAY = "sacct ended with status 1"
