@@ -1,9 +1,8 @@
 """Benchmark: measure the cluster, one benchmark after the other, each as one SLURM job.
 
 A run is an effect of the outbox. The worker that leases it does what can be done at
-once and gives it back; no worker waits for a job. A benchmark is submitted as a
-customer's job is (slurm/submit_once.py). A worker that finds one in SUBMITTING looks
-for its job by name. While SLURM does not answer, everything waits.
+once and gives it back; no worker waits for a job. While SLURM does not answer,
+everything waits.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,33 +10,23 @@ from dataclasses import asdict, replace
 
 import structlog
 
-from benchmarks.result import UnreadableOutputError
 from supervisor_tasks.benchmarking.benchmark_run import (
     CLEAN_AGAIN_S,
     REJECTED_S,
     BenchmarkRun,
     BenchmarkState,
     Measurement,
-    MeasurementUpdate,
     RunStep,
     cleanup_expired,
     login_again_in_s,
     name_beginning,
     next_step,
 )
-from supervisor_tasks.benchmarking.outcome import (
-    FIRST_POLL_S,
-    after_cancel,
-    after_poll,
-    blocked_reason,
-    counts_nodes,
-    cut_short,
-    end_reported,
-    unsound,
-    waits_long,
-    why_failed,
-)
+from supervisor_tasks.benchmarking.look_at_job import look_at_job
 from supervisor_tasks.benchmarking.planned_jobs import jobs_of
+from supervisor_tasks.benchmarking.read_result import read_result
+from supervisor_tasks.benchmarking.store_progress import store_and_log_result
+from supervisor_tasks.benchmarking.submit_benchmark import submit_benchmark
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError, TransientError
 from supervisor_tasks.execution.effect_failures import (
@@ -45,7 +34,7 @@ from supervisor_tasks.execution.effect_failures import (
     given_back_on_failure,
 )
 from supervisor_tasks.execution.exclusive_run import record_run
-from supervisor_tasks.jobs.model import EffectKind, SlurmId
+from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import BenchmarkResult
 from supervisor_tasks.ledger.conditions import Condition
@@ -53,19 +42,8 @@ from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
-from supervisor_tasks.slurm.guarded_command import LoginClock
-from supervisor_tasks.slurm.job_states import Phase
-from supervisor_tasks.slurm.parsers import (
-    JobRecord,
-    SlurmRejectedError,
-    SlurmUnavailableError,
-)
-from supervisor_tasks.slurm.ssh import LoginRejectedError, our_clock_s
-from supervisor_tasks.slurm.submit_once import (
-    SlurmRecords,
-    SubmissionOutcome,
-    submission_outcome,
-)
+from supervisor_tasks.slurm.parsers import SlurmUnavailableError
+from supervisor_tasks.slurm.ssh import LoginRejectedError
 from supervisor_tasks.slurm_lookup.cluster_guard import (
     require_expected_cluster,
     require_not_paused,
@@ -73,7 +51,6 @@ from supervisor_tasks.slurm_lookup.cluster_guard import (
 
 log = structlog.get_logger()
 
-OUTPUT_AGAIN_S = 2.0
 DISABLED = "BENCHMARK_DISABLE is set"
 # After these steps the login node has let the user in, or he need not log in.
 LOG_IN_OR_END = (RunStep.SUBMIT, RunStep.READ, RunStep.SKIP, RunStep.FINISH)
@@ -246,209 +223,8 @@ def _update_failure_alarm(context: WorkerContext, run: BenchmarkRun) -> None:
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
 
 
-def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
-    """Hand the job to SLURM, unless SLURM has it: the ledger may have been restored
-    from a backup.
-    """
-    if _record(context, one) is not None:
-        return _look(context, run, one)
-    user = context.benchmarking.jobs.user
-    clock = context.benchmarking.jobs.clock()
-    begun_s = our_clock_s()
-    # not if another worker was faster, or the run was cancelled
-    if context.ledger.benchmarks.start_submission(one, user):
-        begun = replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
-        _hand_over(context, begun, clock, begun_s)
-    return FIRST_POLL_S
-
-
-def _hand_over(
-    context: WorkerContext, one: Measurement, clock: LoginClock, begun_s: float
-) -> None:
-    answer = context.benchmarking.jobs.submit(one, clock, begun_s)
-    if not isinstance(answer, Exception):
-        _change(
-            context,
-            one,
-            MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=answer),
-        )
-        return
-    match submission_outcome(answer):
-        case SubmissionOutcome.REJECTED:
-            _change(
-                context,
-                one,
-                MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(answer)),
-            )
-        case SubmissionOutcome.UNKNOWN:
-            log.warning(
-                "benchmark_submission_unclear",
-                run=one.run_id,
-                benchmark=one.benchmark,
-                error=str(answer),
-            )
-        case SubmissionOutcome.NOT_RUN:
-            context.ledger.benchmarks.store_update(
-                one, MeasurementUpdate(stage=BenchmarkState.WAITING)
-            )
-            raise answer
-        case _:
-            raise answer
-
-
-def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
-    """Check what SLURM does with the job, and have it ended if the run must end."""
-    record, shows_end = _record(context, one), False
-    if record is None:
-        record, shows_end = _traces(context, run, one)
-    window_s = context.benchmarking.jobs.cluster.submissions.window_s
-    change = after_poll(one, record, window_s, output_shows_end=shows_end)
-    if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
-        change = _ended_by_us(context, run, one, record, change, change.slurm_id)
-    _change(context, one, change)
-    if change.stage is BenchmarkState.SUBMITTED and waits_long(one, record):
-        advice = (
-            "see the queue of the partition; `supervisor benchmark cancel` ends the run"
-        )
-        about = {
-            "run": run.id,
-            "benchmark": one.benchmark,
-            "slurm_id": change.slurm_id,
-            "slurm_state": change.slurm_state,
-        }
-        context.ledger.alarms.on(AlarmName.BENCHMARK_WAITS, **about, advice=advice)
-    else:
-        context.ledger.alarms.off(AlarmName.BENCHMARK_WAITS)
-    return change.poll_delay_s
-
-
-def _traces(
-    context: WorkerContext, run: BenchmarkRun, one: Measurement
-) -> tuple[JobRecord | None, bool]:
-    """What a job that slurmctld does not know has left: accounting's record, or else
-    whether its output shows its end. Only the job's user can ask for them. If he is not
-    let in, a cancelled run goes on as if there were none.
-    """
-    jobs = context.benchmarking.jobs
-    try:
-        record = jobs.accounted(one)
-        if record is not None:
-            return record, False
-        return None, end_reported(one.job_name, jobs.output(one)) is not None
-    except LoginRejectedError:
-        if run.cancel_reason is None:
-            raise
-        return None, False
-
-
-def _ended_by_us(
-    context: WorkerContext,
-    run: BenchmarkRun,
-    one: Measurement,
-    record: JobRecord | None,
-    change: MeasurementUpdate,
-    slurm_id: SlurmId,
-) -> MeasurementUpdate:
-    """Have SLURM end a job that cannot start, or whose run must end."""
-    specs = None
-    if run.cancel_reason is None and counts_nodes(one, record):
-        specs = context.slurm.nodes.specs()
-    cannot_start = blocked_reason(one, record, specs)
-    if not cannot_start and run.cancel_reason is None:
-        return change
-    rejected = _cancel(context, one, slurm_id)
-    return after_cancel(
-        change,
-        record,
-        cannot_start=cannot_start,
-        cancel_reason=run.cancel_reason,
-        rejected=rejected,
-    )
-
-
-def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
-    """Read the job's output, and decide. A cancelled run does not wait until the user
-    can log in again.
-    """
-    try:
-        body = output = context.benchmarking.jobs.output(one)
-    except LoginRejectedError as error:
-        if run.cancel_reason is None:
-            raise
-        notes = [f"its output was not read: {error}"]
-        result = BenchmarkResult(
-            stage=BenchmarkState.CANCELLED, reason=run.cancel_reason, notes=notes
-        )
-        _decide(context, one, result)
-        return 0.0
-    failure, end = why_failed(one, output), end_reported(one.job_name, output)
-    if end is not None:
-        _, body = end
-    if cut_short(one, failure, run.cancel_reason):
-        result = BenchmarkResult(
-            stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body
-        )
-    elif failure is None:
-        return OUTPUT_AGAIN_S
-    elif failure or body is None:
-        result = BenchmarkResult(
-            stage=BenchmarkState.FAILED, reason=failure, output=body
-        )
-    else:
-        result = _parsed(context, run, one, body)
-    _decide(context, one, result)
-    return 0.0
-
-
-def _parsed(
-    context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes
-) -> BenchmarkResult:
-    """The result that follows from a benchmark's output."""
-    definition = context.benchmarking.suite.get(one.benchmark)
-    if definition is None:
-        return BenchmarkResult(
-            stage=BenchmarkState.FAILED,
-            reason="this version of the supervisor knows no such benchmark",
-            output=body,
-        )
-    try:
-        reading = definition.parse(body, run.token)
-    except UnreadableOutputError as error:
-        return BenchmarkResult(
-            stage=BenchmarkState.FAILED, reason=str(error), output=body
-        )
-    except Exception as error:
-        log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
-        return BenchmarkResult(
-            stage=BenchmarkState.FAILED,
-            reason=f"its output could not be read: {error!r}",
-            output=body,
-        )
-    labels = {
-        label: measured.number for label, measured in reading.numbers.items()
-    } | dict(reading.texts)
-    result = BenchmarkResult(
-        stage=BenchmarkState.MEASURED,
-        labels=labels,
-        left_out=reading.left_out,
-        notes=reading.notes,
-        tool=reading.tool,
-        output=body,
-    )
-    if reading.empty and reading.left_out:
-        return replace(
-            result,
-            stage=BenchmarkState.LEFT_OUT,
-            reason="; ".join(sorted(set(reading.left_out.values()))),
-        )
-    problem = unsound(labels)
-    if problem:
-        return replace(result, stage=BenchmarkState.FAILED, labels={}, reason=problem)
-    return result
-
-
 def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
-    _decide(
+    store_and_log_result(
         context,
         one,
         BenchmarkResult(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""),
@@ -480,51 +256,12 @@ def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float
 HANDLERS: Mapping[
     RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], float]
 ] = {
-    RunStep.SUBMIT: _submit,
-    RunStep.LOOK: _look,
-    RunStep.READ: _read,
+    RunStep.SUBMIT: submit_benchmark,
+    RunStep.LOOK: look_at_job,
+    RunStep.READ: read_result,
     RunStep.SKIP: _skip,
     RunStep.CLEAN: _clean,
 }
-
-
-# --- SLURM ----------------------------------------------------------------------------
-
-
-def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
-    """The job as slurmctld has it. If slurmctld has several with this name, the first
-    one counts, and the others are cancelled.
-    """
-    named = [
-        job.record
-        for job in context.benchmarking.jobs.listed(one)
-        if job.name == one.job_name
-    ]
-    accepted = SlurmRecords(named, listed=True).accepted
-    for extra in accepted[1:]:
-        if extra.phase is not Phase.ENDED:
-            log.error(
-                "extra_benchmark_job_cancelled",
-                benchmark=one.benchmark,
-                slurm_id=extra.slurm_id,
-            )
-            _cancel(context, one, extra.slurm_id)
-    return next(iter([*accepted, *named]), None)
-
-
-def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
-    """Ask SLURM to end a job. Returns why SLURM rejects; empty if it does not."""
-    try:
-        context.benchmarking.jobs.cancel(one, slurm_id)
-    except SlurmRejectedError as error:
-        log.error(
-            "benchmark_not_cancelled",
-            benchmark=one.benchmark,
-            slurm_id=slurm_id,
-            error=str(error),
-        )
-        return str(error)
-    return ""
 
 
 def _names_begin(context: WorkerContext) -> str:
@@ -534,40 +271,3 @@ def _names_begin(context: WorkerContext) -> str:
             "no worker of the chain queue has stored yet which address this provider has"
         )
     return name_beginning(provider, context.ledger.cluster)
-
-
-# --- storing results ------------------------------------------------------------------
-
-
-def _change(
-    context: WorkerContext, one: Measurement, change: MeasurementUpdate
-) -> None:
-    is_stored = context.ledger.benchmarks.store_update(one, change)
-    if is_stored and change.stage is not one.stage:
-        _log_result(
-            one,
-            change.stage,
-            slurm_id=change.slurm_id,
-            slurm_state=change.slurm_state,
-            reason=change.reason,
-        )
-
-
-def _decide(context: WorkerContext, one: Measurement, result: BenchmarkResult) -> None:
-    if context.ledger.benchmarks.store_result(one, result):
-        _log_result(one, result.stage, labels=dict(result.labels), reason=result.reason)
-
-
-def _log_result(one: Measurement, stage: BenchmarkState, **about: object) -> None:
-    write_log = log.info
-    if stage is BenchmarkState.FAILED:
-        write_log = log.warning
-    shown = {
-        name: value for name, value in about.items() if value not in (None, "", {})
-    }
-    write_log(
-        f"benchmark_{stage.value.lower()}",
-        run=one.run_id,
-        benchmark=one.benchmark,
-        **shown,
-    )

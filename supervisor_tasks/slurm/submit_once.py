@@ -1,5 +1,5 @@
 """A submission to SLURM is made once. Customers' jobs (jobs/submit.py) and benchmarks
-(benchmarking/runner.py) use it. Pure.
+(benchmarking/submit_benchmark.py) use it. Pure.
 
 1. The login node's clock is read. Nothing begins before the login node lets the user
    in.

@@ -12,9 +12,8 @@ from supervisor_tasks.benchmarking.benchmark_run import (
     BenchmarkState,
     Measurement,
     RunState,
-    RunStep,
 )
-from supervisor_tasks.benchmarking.runner import HANDLERS
+from supervisor_tasks.benchmarking.submit_benchmark import submit_benchmark
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import SlurmId
@@ -49,7 +48,7 @@ class Steps:
             ledger=SimpleNamespace(benchmarks=benchmarks),
             benchmarking=SimpleNamespace(jobs=jobs),
         )
-        HANDLERS[RunStep.SUBMIT](cast(WorkerContext, context), RUN, WAITING)
+        submit_benchmark(cast(WorkerContext, context), RUN, WAITING)
 
     def _clock(self) -> LoginClock:
         if not self._lets_in:
@@ -68,20 +67,20 @@ class Steps:
         return SlurmId(7)
 
 
-def test_submit__committed__is_handed_over_after_the_commit() -> None:
+def test_submit_benchmark__committed__is_handed_over_after_the_commit() -> None:
     steps = Steps(started=True)
     steps.submit()
     handed_over = (BenchmarkState.SUBMITTING, "bench", CLOCK)
     assert steps.done == ["clock", "commit as bench", handed_over]
 
 
-def test_submit__another_worker_was_faster__is_not_handed_over() -> None:
+def test_submit_benchmark__another_worker_was_faster__is_not_handed_over() -> None:
     steps = Steps(started=False)
     steps.submit()
     assert steps.done == ["clock", "commit as bench"]
 
 
-def test_submit__login_is_refused__nothing_has_begun() -> None:
+def test_submit_benchmark__login_is_refused__nothing_has_begun() -> None:
     steps = Steps(started=True, lets_in=False)
     with pytest.raises(TransientError):
         steps.submit()

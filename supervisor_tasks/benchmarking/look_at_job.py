@@ -1,0 +1,142 @@
+"""Look for the SLURM job of a benchmark, and store what SLURM's answer means for it. A
+job that cannot start, or whose run must end, is cancelled.
+"""
+
+import structlog
+
+from supervisor_tasks.benchmarking.benchmark_run import (
+    BenchmarkRun,
+    BenchmarkState,
+    Measurement,
+    MeasurementUpdate,
+)
+from supervisor_tasks.benchmarking.outcome import (
+    after_cancel,
+    after_poll,
+    blocked_reason,
+    counts_nodes,
+    end_reported,
+    waits_long,
+)
+from supervisor_tasks.benchmarking.store_progress import store_and_log_update
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
+from supervisor_tasks.slurm.ssh import LoginRejectedError
+from supervisor_tasks.slurm.submit_once import SlurmRecords
+
+log = structlog.get_logger()
+
+
+def look_at_job(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
+    """Check what SLURM does with the job, and have it ended if the run must end.
+    Returns after how many seconds SLURM is asked again.
+
+    Raises SlurmUnavailableError when SLURM does not answer, and LoginRejectedError when
+    the login node does not let the user in. A retry helps.
+    """
+    record, shows_end = slurm_record(context, one), False
+    if record is None:
+        record, shows_end = _traces(context, run, one)
+    window_s = context.benchmarking.jobs.cluster.submissions.window_s
+    change = after_poll(one, record, window_s, output_shows_end=shows_end)
+    if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
+        change = _ended_by_us(context, run, one, record, change, change.slurm_id)
+    store_and_log_update(context, one, change)
+    if change.stage is BenchmarkState.SUBMITTED and waits_long(one, record):
+        advice = (
+            "see the queue of the partition; `supervisor benchmark cancel` ends the run"
+        )
+        about = {
+            "run": run.id,
+            "benchmark": one.benchmark,
+            "slurm_id": change.slurm_id,
+            "slurm_state": change.slurm_state,
+        }
+        context.ledger.alarms.on(AlarmName.BENCHMARK_WAITS, **about, advice=advice)
+    else:
+        context.ledger.alarms.off(AlarmName.BENCHMARK_WAITS)
+    return change.poll_delay_s
+
+
+def _traces(
+    context: WorkerContext, run: BenchmarkRun, one: Measurement
+) -> tuple[JobRecord | None, bool]:
+    """What a job that slurmctld does not know has left: accounting's record, or else
+    whether its output shows its end. Only the job's user can ask for them. If he is not
+    let in, a cancelled run goes on as if there were none.
+    """
+    jobs = context.benchmarking.jobs
+    try:
+        record = jobs.accounted(one)
+        if record is not None:
+            return record, False
+        return None, end_reported(one.job_name, jobs.output(one)) is not None
+    except LoginRejectedError:
+        if run.cancel_reason is None:
+            raise
+        return None, False
+
+
+def _ended_by_us(
+    context: WorkerContext,
+    run: BenchmarkRun,
+    one: Measurement,
+    record: JobRecord | None,
+    change: MeasurementUpdate,
+    slurm_id: SlurmId,
+) -> MeasurementUpdate:
+    """Have SLURM end a job that cannot start, or whose run must end."""
+    specs = None
+    if run.cancel_reason is None and counts_nodes(one, record):
+        specs = context.slurm.nodes.specs()
+    cannot_start = blocked_reason(one, record, specs)
+    if not cannot_start and run.cancel_reason is None:
+        return change
+    rejected = _cancel(context, one, slurm_id)
+    return after_cancel(
+        change,
+        record,
+        cannot_start=cannot_start,
+        cancel_reason=run.cancel_reason,
+        rejected=rejected,
+    )
+
+
+def slurm_record(context: WorkerContext, one: Measurement) -> JobRecord | None:
+    """The job as slurmctld has it. If slurmctld has several with this name, the first
+    one counts, and the others are cancelled. Raises SlurmUnavailableError when
+    slurmctld does not answer; a retry helps.
+    """
+    named = [
+        job.record
+        for job in context.benchmarking.jobs.listed(one)
+        if job.name == one.job_name
+    ]
+    accepted = SlurmRecords(named, listed=True).accepted
+    for extra in accepted[1:]:
+        if extra.phase is not Phase.ENDED:
+            log.error(
+                "extra_benchmark_job_cancelled",
+                benchmark=one.benchmark,
+                slurm_id=extra.slurm_id,
+            )
+            _cancel(context, one, extra.slurm_id)
+    return next(iter([*accepted, *named]), None)
+
+
+def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
+    """Ask SLURM to end a job. Returns why SLURM rejects; empty if it does not."""
+    try:
+        context.benchmarking.jobs.cancel(one, slurm_id)
+    except SlurmRejectedError as error:
+        log.error(
+            "benchmark_not_cancelled",
+            benchmark=one.benchmark,
+            slurm_id=slurm_id,
+            error=str(error),
+        )
+        return str(error)
+    return ""

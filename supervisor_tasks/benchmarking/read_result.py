@@ -1,0 +1,111 @@
+"""Read the output of a benchmark whose job has ended, and decide what was measured."""
+
+from dataclasses import replace
+
+import structlog
+
+from benchmarks.result import UnreadableOutputError
+from supervisor_tasks.benchmarking.benchmark_run import (
+    BenchmarkRun,
+    BenchmarkState,
+    Measurement,
+)
+from supervisor_tasks.benchmarking.outcome import (
+    cut_short,
+    end_reported,
+    unsound,
+    why_failed,
+)
+from supervisor_tasks.benchmarking.store_progress import store_and_log_result
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.ledger.benchmarks import BenchmarkResult
+from supervisor_tasks.slurm.ssh import LoginRejectedError
+
+log = structlog.get_logger()
+
+OUTPUT_AGAIN_S = 2.0  # while the output does not show the end of the job
+
+
+def read_result(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
+    """Read the job's output, and decide. A cancelled run does not wait until the user
+    can log in again. Returns after how many seconds the output is read again; 0 when it
+    is decided.
+
+    Raises SlurmUnavailableError when the output could not be read, and
+    LoginRejectedError when the login node does not let the user in. A retry helps.
+    """
+    try:
+        body = output = context.benchmarking.jobs.output(one)
+    except LoginRejectedError as error:
+        if run.cancel_reason is None:
+            raise
+        notes = [f"its output was not read: {error}"]
+        result = BenchmarkResult(
+            stage=BenchmarkState.CANCELLED, reason=run.cancel_reason, notes=notes
+        )
+        store_and_log_result(context, one, result)
+        return 0.0
+    failure, end = why_failed(one, output), end_reported(one.job_name, output)
+    if end is not None:
+        _, body = end
+    if cut_short(one, failure, run.cancel_reason):
+        result = BenchmarkResult(
+            stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body
+        )
+    elif failure is None:
+        return OUTPUT_AGAIN_S
+    elif failure or body is None:
+        result = BenchmarkResult(
+            stage=BenchmarkState.FAILED, reason=failure, output=body
+        )
+    else:
+        result = _parsed(context, run, one, body)
+    store_and_log_result(context, one, result)
+    return 0.0
+
+
+def _parsed(
+    context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes
+) -> BenchmarkResult:
+    """The result that follows from a benchmark's output."""
+    definition = context.benchmarking.suite.get(one.benchmark)
+    if definition is None:
+        return BenchmarkResult(
+            stage=BenchmarkState.FAILED,
+            reason="this version of the supervisor knows no such benchmark",
+            output=body,
+        )
+    try:
+        reading = definition.parse(body, run.token)
+    except UnreadableOutputError as error:
+        return BenchmarkResult(
+            stage=BenchmarkState.FAILED, reason=str(error), output=body
+        )
+    except Exception as error:
+        log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
+        return BenchmarkResult(
+            stage=BenchmarkState.FAILED,
+            reason=f"its output could not be read: {error!r}",
+            output=body,
+        )
+    labels = {
+        label: measured.number for label, measured in reading.numbers.items()
+    } | dict(reading.texts)
+    result = BenchmarkResult(
+        stage=BenchmarkState.MEASURED,
+        labels=labels,
+        left_out=reading.left_out,
+        notes=reading.notes,
+        tool=reading.tool,
+        output=body,
+    )
+    if reading.empty and reading.left_out:
+        return replace(
+            result,
+            stage=BenchmarkState.LEFT_OUT,
+            reason="; ".join(sorted(set(reading.left_out.values()))),
+        )
+    problem = unsound(labels)
+    if problem:
+        return replace(result, stage=BenchmarkState.FAILED, labels={}, reason=problem)
+    return result

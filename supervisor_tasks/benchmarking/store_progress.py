@@ -1,0 +1,51 @@
+"""Store what became of a benchmark, and log it if that is new."""
+
+import structlog
+
+from supervisor_tasks.benchmarking.benchmark_run import (
+    BenchmarkState,
+    Measurement,
+    MeasurementUpdate,
+)
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.ledger.benchmarks import BenchmarkResult
+
+log = structlog.get_logger()
+
+
+def store_and_log_update(
+    context: WorkerContext, one: Measurement, change: MeasurementUpdate
+) -> None:
+    """Store the change unless another worker was faster, and log a new stage."""
+    is_stored = context.ledger.benchmarks.store_update(one, change)
+    if is_stored and change.stage is not one.stage:
+        _log_result(
+            one,
+            change.stage,
+            slurm_id=change.slurm_id,
+            slurm_state=change.slurm_state,
+            reason=change.reason,
+        )
+
+
+def store_and_log_result(
+    context: WorkerContext, one: Measurement, result: BenchmarkResult
+) -> None:
+    """Store the result unless another worker was faster, and log it."""
+    if context.ledger.benchmarks.store_result(one, result):
+        _log_result(one, result.stage, labels=dict(result.labels), reason=result.reason)
+
+
+def _log_result(one: Measurement, stage: BenchmarkState, **about: object) -> None:
+    write_log = log.info
+    if stage is BenchmarkState.FAILED:
+        write_log = log.warning
+    shown = {
+        name: value for name, value in about.items() if value not in (None, "", {})
+    }
+    write_log(
+        f"benchmark_{stage.value.lower()}",
+        run=one.run_id,
+        benchmark=one.benchmark,
+        **shown,
+    )

@@ -1,0 +1,79 @@
+"""Submit a benchmark to SLURM, once, as a customer's job is (slurm/submit_once.py). A
+worker that finds one in SUBMITTING looks for its job by name
+(benchmarking/look_at_job.py).
+"""
+
+from dataclasses import replace
+
+import structlog
+
+from supervisor_tasks.benchmarking.benchmark_run import (
+    BenchmarkRun,
+    BenchmarkState,
+    Measurement,
+    MeasurementUpdate,
+)
+from supervisor_tasks.benchmarking.look_at_job import look_at_job, slurm_record
+from supervisor_tasks.benchmarking.outcome import FIRST_POLL_S
+from supervisor_tasks.benchmarking.store_progress import store_and_log_update
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.slurm.guarded_command import LoginClock
+from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.submit_once import SubmissionOutcome, submission_outcome
+
+log = structlog.get_logger()
+
+
+def submit_benchmark(
+    context: WorkerContext, run: BenchmarkRun, one: Measurement
+) -> float:
+    """Hand the job to SLURM, unless SLURM has it: the ledger may have been restored
+    from a backup. Returns after how many seconds SLURM is asked about the job.
+
+    Raises TransientError when sbatch did not run, and LoginRejectedError when the login
+    node does not let the user in. A retry helps.
+    """
+    if slurm_record(context, one) is not None:
+        return look_at_job(context, run, one)
+    user = context.benchmarking.jobs.user
+    clock = context.benchmarking.jobs.clock()
+    begun_s = our_clock_s()
+    # not if another worker was faster, or the run was cancelled
+    if context.ledger.benchmarks.start_submission(one, user):
+        begun = replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
+        _hand_over(context, begun, clock, begun_s)
+    return FIRST_POLL_S
+
+
+def _hand_over(
+    context: WorkerContext, one: Measurement, clock: LoginClock, begun_s: float
+) -> None:
+    answer = context.benchmarking.jobs.submit(one, clock, begun_s)
+    if not isinstance(answer, Exception):
+        store_and_log_update(
+            context,
+            one,
+            MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=answer),
+        )
+        return
+    match submission_outcome(answer):
+        case SubmissionOutcome.REJECTED:
+            store_and_log_update(
+                context,
+                one,
+                MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(answer)),
+            )
+        case SubmissionOutcome.UNKNOWN:
+            log.warning(
+                "benchmark_submission_unclear",
+                run=one.run_id,
+                benchmark=one.benchmark,
+                error=str(answer),
+            )
+        case SubmissionOutcome.NOT_RUN:
+            context.ledger.benchmarks.store_update(
+                one, MeasurementUpdate(stage=BenchmarkState.WAITING)
+            )
+            raise answer
+        case _:
+            raise answer
