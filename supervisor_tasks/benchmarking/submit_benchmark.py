@@ -4,6 +4,7 @@ worker that finds one in SUBMITTING looks for its job by name
 """
 
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -18,7 +19,7 @@ from supervisor_tasks.benchmarking.outcome import FIRST_POLL_S
 from supervisor_tasks.benchmarking.store_progress import store_and_log_update
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.slurm.guarded_command import LoginClock
-from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.submission_order import hand_over_in_order
 from supervisor_tasks.slurm.submit_once import SubmissionOutcome, submission_outcome
 
 log = structlog.get_logger()
@@ -35,14 +36,21 @@ def submit_benchmark(
     """
     if slurm_record(context, one) is not None:
         return look_at_job(context, run, one)
-    user = context.benchmarking.jobs.user
-    clock = context.benchmarking.jobs.clock()
-    begun_s = our_clock_s()
-    # not if another worker was faster, or the run was cancelled
-    if context.ledger.benchmarks.start_submission(one, user):
-        begun = replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
-        _hand_over(context, begun, clock, begun_s)
+    jobs = context.benchmarking.jobs
+    hand_over_in_order(
+        jobs.clock, partial(_begin, context, one), partial(_hand_over, context)
+    )
     return FIRST_POLL_S
+
+
+def _begin(context: WorkerContext, one: Measurement) -> Measurement | None:
+    """Commit that the submission has begun. Returns None if another worker was faster,
+    or if the run was cancelled.
+    """
+    user = context.benchmarking.jobs.user
+    if not context.ledger.benchmarks.start_submission(one, user):
+        return None
+    return replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
 
 
 def _hand_over(

@@ -51,7 +51,7 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError
-from supervisor_tasks.slurm.ssh import our_clock_s
+from supervisor_tasks.slurm.submission_order import hand_over_in_order
 from supervisor_tasks.slurm.submit_once import SubmissionOutcome, submission_outcome
 from supervisor_tasks.slurm_lookup.cluster_guard import (
     require_expected_cluster,
@@ -126,15 +126,11 @@ def _submit_ready(group: Group, members: Members) -> None:
         return
     cluster.homes.require_own(group.customer)
     scripts = context.ledger.scripts([job.job_id for job, _ in new])
-    clock = cluster.clock.of(group.customer)
-    begun_s = our_clock_s()
-    start = Start({effect: SubmitStarted(job.limit_min) for job, effect in new})
-    group.record(start)
-    jobs = start.committed.result()
-    # from now on SLURM may have the jobs
-    begun = _begun(group, new, jobs, scripts, past)
-    if begun.requests:
-        _hand_over(group, begun, clock, begun_s)
+    hand_over_in_order(
+        partial(cluster.clock.of, group.customer),
+        partial(_begin, group, new, scripts, past),
+        partial(_hand_over, group),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +144,18 @@ class _Begun:
     jobs: Mapping[JobId, Job]
 
 
-def _begun(
+def _begin(
     group: Group,
     members: Members,
-    started: Mapping[JobId, Job],
     scripts: Mapping[JobId, str],
     past: Mapping[JobId, Past],
-) -> _Begun:
-    """The submissions that have begun, with what sbatch gets. Answers the jobs that
-    were cancelled meanwhile.
+) -> _Begun | None:
+    """Commit that the submissions have begun. Returns them, with what sbatch gets; None
+    if all jobs were cancelled meanwhile. Answers the jobs that were.
     """
+    start = Start({effect: SubmitStarted(job.limit_min) for job, effect in members})
+    group.record(start)
+    started = start.committed.result()
     effects = dict[JobId, OpenEffect]()
     requests = list[tuple[JobId, Request]]()
     for ready, effect in members:
@@ -179,6 +177,8 @@ def _begun(
         )
         effects[job.job_id] = effect
         requests.append((job.job_id, request))
+    if not requests:
+        return None
     return _Begun(effects, requests, started)
 
 

@@ -1,5 +1,6 @@
 """A submission to SLURM is made once. Customers' jobs (jobs/submit.py) and benchmarks
-(benchmarking/submit_benchmark.py) use it. Pure.
+(benchmarking/submit_benchmark.py) use it. Pure. slurm/submission_order.py carries out
+steps 1 to 3 for both.
 
 1. The login node's clock is read. Nothing begins before the login node lets the user
    in.
