@@ -12,7 +12,7 @@ from websockets.sync.client import connect
 
 from supervisor_tasks.chain.rpc.client import Rpc, require
 from supervisor_tasks.config.url_secrets import shown
-from supervisor_tasks.doctor.check_results import Finding, NotTriedError
+from supervisor_tasks.doctor.check_results import Finding, NotTriedError, yellow
 from supervisor_tasks.doctor.probe_context import CONNECT_S, ProbeContext
 from supervisor_tasks.doctor.probe_runner import Probe, error_line
 from supervisor_tasks.doctor.verdicts import (
@@ -151,7 +151,12 @@ def reading(shared: ProbeContext) -> Iterator[Finding]:
 
 SETTINGS = (
     Probe("RPC endpoints", endpoints, ENDPOINT),
-    Probe("WebSocket endpoint", announcements, "correct METASCHEDULER_ENDPOINT_WS"),
+    Probe(
+        "WebSocket endpoint",
+        announcements,
+        "correct METASCHEDULER_ENDPOINT_WS",
+        failed=yellow,
+    ),
     Probe("contract", contract, CONTRACT),
 )
 FLEET = (

@@ -252,5 +252,5 @@ CALLBACKS_SERVED = (
 )
 FLEET = (
     *CALLBACKS_SERVED,
-    Probe("Flower", flower, FLOWER),
+    Probe("Flower", flower, FLOWER, failed=yellow),
 )

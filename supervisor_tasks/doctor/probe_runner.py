@@ -29,13 +29,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Probe(Generic[T]):
-    """A thing that is tried. `ask` gets what all probes share. `mend` is the advice if
-    `ask` raises, or does not answer.
+    """A thing that is tried. `ask` gets what all probes share. If `ask` raises, or does
+    not answer, the finding is `failed`, with the advice `mend`.
     """
 
     name: str
     ask: Callable[[T], Iterable[Finding]]
     mend: str
+    failed: Callable[[str, str, str], Finding] = red
 
 
 class LazyResource(Generic[T]):
@@ -108,8 +109,8 @@ def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Findi
     """Run the probes side by side until a moment (monotonic seconds); return what they
     find, in the probes' order.
 
-    A probe that has not answered by then is red. Its thread is left behind, and ends
-    with the process.
+    A probe that has not answered by then has failed. Its thread is left behind, and
+    ends with the process.
     """
     results: list[list[Finding] | None] = [None] * len(probes)
 
@@ -131,7 +132,7 @@ def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Findi
     findings = list[Finding]()
     for probe, result in zip(probes, results, strict=True):
         findings += result or [
-            red(probe.name, f"no answer within {waited_s:.0f} s", probe.mend)
+            probe.failed(probe.name, f"no answer within {waited_s:.0f} s", probe.mend)
         ]
     return findings
 
@@ -147,7 +148,7 @@ def attempt(probe: Probe[T], shared: T) -> list[Finding]:
     except NotTriedError as why:
         return [skipped(probe.name, str(why))]
     except Exception as error:  # noqa: BLE001  the other probes go on
-        return [red(probe.name, error_line(error), probe.mend)]
+        return [probe.failed(probe.name, error_line(error), probe.mend)]
 
 
 def error_line(error: Exception) -> str:

@@ -11,7 +11,13 @@ import pytest
 
 from devgrid.machine import deadline
 from supervisor_tasks.doctor import probe_runner
-from supervisor_tasks.doctor.check_results import Finding, Level, NotTriedError, green
+from supervisor_tasks.doctor.check_results import (
+    Finding,
+    Level,
+    NotTriedError,
+    green,
+    yellow,
+)
 from supervisor_tasks.doctor.probe_runner import (
     LazyResource,
     Probe,
@@ -61,6 +67,18 @@ def test_examine__one_hangs__the_others_are_told_in_the_probes_order() -> None:
     assert "no answer within" in found[0].found
     assert found[0].mend == "restart it"
     assert (found[3].found, found[3].mend) == ("first line", "mend it")
+
+
+def test_examine__the_fleet_works_without_it__its_failure_is_yellow() -> None:
+    probes = [
+        Probe("slow", hangs, "restart it", failed=yellow),
+        Probe("bad", fails, "mend it", failed=yellow),
+    ]
+    found = examine(probes, "shared", time.monotonic() + 0.3)
+    assert [(one.name, one.level) for one in found] == [
+        ("slow", Level.YELLOW),
+        ("bad", Level.YELLOW),
+    ]
 
 
 def test_examine__what_cannot_be_tried__is_no_failure() -> None:
