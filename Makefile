@@ -9,7 +9,7 @@ PROTOS := $(shell find protos -name '*.proto')
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # pytest would compile all tests at each start
-.PHONY: help hooks setup packages protos contracts plugins check complexity test collected test-fast unit golden env-example docs docs-site screenshots coverage attacks bench chaos soak demo debian-test images-test lock lock-test wheel clean
+.PHONY: help hooks setup packages protos contracts plugins check complexity test test-extended collected test-fast unit golden env-example docs docs-site screenshots coverage attacks bench chaos soak demo debian-test images-test lock lock-test wheel clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -84,9 +84,12 @@ check: setup ## types, style, wording, complexity, the direction of imports, and
 unit: setup ## the tests that need no server, with a fifth of the examples of each property
 	@$(BIN)/pytest tests/unit --hypothesis-profile quick -n $(shell nproc)
 
-test: ## every test, after the checks: WORKERS=6 files side by side, then those that want a quiet machine, one at a time
+test: ## the checks, then the tests: WORKERS=6 files side by side, then those that want a quiet machine, one at a time
 	@$(MAKE) --no-print-directory --jobs 2 check collected
-	@COMMAND_PID=$$PPID tests/run_all.sh $(BIN)/pytest $(WORKERS)
+	@COMMAND_PID=$$PPID tests/run_all.sh $(BIN)/pytest $(WORKERS) tests --extended=without
+
+test-extended: setup ## what `make test` leaves out: tests over slurmrestd, of faults, of two clusters, and of devgrid
+	@COMMAND_PID=$$PPID tests/run_all.sh $(BIN)/pytest $(WORKERS) tests --extended=only
 
 # Each of pytest's workers collects all tests. Unless they are compiled before, each compiles them, too: 16 s of CPU time.
 collected: setup

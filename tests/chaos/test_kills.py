@@ -24,7 +24,7 @@ from tests.support.grid_assertions import (
     wait_for,
 )
 
-# test_crashes.py, which `make test` runs, has a death at each point of the program
+# test_crashes.py, which `make test-extended` runs, has a death at each point of the program
 pytestmark = pytest.mark.chaos
 
 # else the job may end before a poll

@@ -20,6 +20,9 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 
+# a tool of the tests: the product is elsewhere
+pytestmark = pytest.mark.extended
+
 WORKFLOWS = REPOSITORY / "devgrid" / "workflows"
 # SIGINT is ignored where the tests run in a shell's background.
 INTERRUPTIBLE = """

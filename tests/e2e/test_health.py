@@ -273,6 +273,7 @@ def test_flower__broker_page__shows_the_queues_of_the_cluster(
 # --- what hangs -----------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.quiet_machine  # a loop that waits 10 s for the broker may stand for 15 s
 def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(
     probes: Probes,

@@ -16,6 +16,8 @@ from tests.support import chaos_jobs
 from tests.support.grid_assertions import rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 
+pytestmark = pytest.mark.extended
+
 # Sweeps come often, with a short grace: a sweep compares the contract's jobs of the
 # wallet with those of its own cluster.
 SETTINGS = {

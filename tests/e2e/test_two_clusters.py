@@ -27,6 +27,8 @@ from tests.support.grid_assertions import rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.refusals import reasons
 
+pytestmark = pytest.mark.extended
+
 CHEAP = ChainPrices(
     gpu_wei_per_min=10**18, cpu_wei_per_min=10**17, mem_wei_per_min=10**13
 )

@@ -42,6 +42,9 @@ MAX_FIRST = (
     "tests/integration",
     "tests/unit",
 )
+# Extended by themselves, as those over slurmrestd, which repeat those over SSH. With
+# them, `make test` would take more than its 20 minutes.
+EXTENDED = "tests/chaos/"
 # a test is stopped after so many times its time-out; its own waits end before that,
 # with the reason
 HANGS = 2.0
@@ -60,6 +63,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         metavar="N",
         help="print the N files that took longest",
+    )
+    parser.addoption(
+        "--extended",
+        choices=("with", "without", "only"),
+        default="with",
+        help="run the tests marked extended, too (with), or not (without), or no others (only)",
     )
 
 
@@ -86,6 +95,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "rest_in_chaos: takes long; over slurmrestd it is left out unless --chaos is given",
+    )
+    config.addinivalue_line(
+        "markers",
+        "extended: `make test` leaves it to `make test-extended`; tests/chaos and tests over slurmrestd have it by themselves",
     )
 
 
@@ -140,9 +153,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the ways to SLURM that a test does not run over, sort the tests, and
-    mark those that start SLURM or take long.
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave out the ways to SLURM that a test does not run over, sort the tests, mark
+    those that start SLURM or take long, and leave out what --extended does not choose.
     """
     items[:] = [item for item in items if transports.runs(item)]
     items.sort(key=_rank)
@@ -153,6 +168,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             _starts_slurm(module) for module in _modules_of(item)
         ):
             item.add_marker("slurm")
+        if _is_extended(item):
+            item.add_marker("extended")
+    _choose_extended(config, items)
+
+
+def _is_extended(item: pytest.Item) -> bool:
+    """Whether a test is extended without the marker."""
+    return transports.transport_of(item) == transports.REST or item.nodeid.startswith(
+        EXTENDED
+    )
+
+
+def _choose_extended(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the option --extended does not choose."""
+    choice = config.getoption("--extended")
+    if choice == "with":
+        return
+    left_out = [
+        item
+        for item in items
+        if (item.get_closest_marker("extended") is None) == (choice == "only")
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 def _modules_of(item: pytest.Function) -> set[ModuleType]:

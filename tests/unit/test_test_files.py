@@ -1,11 +1,15 @@
 """Where test files stand: a reader finds a module's tests by its package, and the
-helpers of all tests in tests/support.
+helpers of all tests in tests/support. And which of them `make test` runs.
 """
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TESTS = REPOSITORY / "tests"
@@ -204,3 +208,29 @@ def test_names__of_all_tests__have_three_parts_and_at_most_80_characters() -> No
     assert not wrong, (
         f"expected test_<function>__<situation>__<outcome>, {MAX_CHARACTERS} characters at most: {wrong}"
     )
+
+
+@pytest.mark.parametrize("choice", ["without", "only"])
+def test_extended__of_the_command__chooses_rest_chaos_and_what_is_marked(
+    choice: str,
+) -> None:
+    files = {
+        "tests/chaos/test_audit.py": {"only"},
+        "tests/e2e/test_demo.py": {"only"},  # marked
+        "tests/integration/slurm/test_whose_job.py": {"only", "without"},
+        "tests/unit/doctor/test_verdicts.py": {"without"},
+    }
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "--quiet"]
+    done = subprocess.run(
+        [*argv, f"--extended={choice}", *files],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    chosen = [line for line in done.stdout.splitlines() if "::" in line]
+    assert {line.partition("::")[0] for line in chosen} == {
+        file for file, choices in files.items() if choice in choices
+    }
+    over_rest = [line for line in chosen if line.endswith("[rest]")]
+    whose_job = [line for line in chosen if "test_whose_job" in line]
+    assert over_rest == (whose_job if choice == "only" else [])

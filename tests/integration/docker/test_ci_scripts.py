@@ -107,14 +107,23 @@ def test_lock_test__package_missing_for_a_first_release__fails(
     assert "second" in done.stderr
 
 
-@pytest.mark.parametrize("failing", ["test", "lock-test", "nothing"])
-def test_run__of_ci__tests_and_tries_the_locks(tmp_path: Path, failing: str) -> None:
+@pytest.mark.parametrize(
+    ("failing", "asked"),
+    [
+        ("test", ["test"]),
+        ("test-extended", ["test", "test-extended"]),
+        ("lock-test", ["test", "test-extended", "lock-test"]),
+        ("nothing", ["test", "test-extended", "lock-test"]),
+    ],
+)
+def test_run__of_ci__tests_and_tries_the_locks(
+    tmp_path: Path, failing: str, asked: list[str]
+) -> None:
     make = tmp_path / "make"
     make.write_text(f'#!/bin/sh\necho "$*"\n[ "$*" != {failing} ]\n')
     make.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     argv = [REPOSITORY / ".ci/run"]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)
-    asked = ["test"] if failing == "test" else ["test", "lock-test"]
     assert done.stdout.splitlines() == asked
     assert (done.returncode == 0) == (failing == "nothing")
