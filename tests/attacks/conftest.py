@@ -1,5 +1,5 @@
 """Starts a grid and its fleet for each file of this folder, so that no attack affects
-another file.
+another file; or a chain without a grid, for a file that asks for that.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,16 @@ import pytest
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
+from tests.support.chain_fixtures import (
+    chain,
+    database,
+    empty_database,
+    processes,
+    provider,
+)
 from tests.support.grids import served_grid
+
+__all__ = ["chain", "database", "empty_database", "processes", "provider"]
 
 
 @pytest.fixture(scope="module")

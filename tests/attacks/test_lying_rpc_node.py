@@ -19,12 +19,10 @@ from sqlalchemy import Engine
 
 from devgrid import REPOSITORY
 from devgrid.chain.chain import Chain, random_account
-from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account
 from devgrid.machine import deadline
 from devgrid.ports import free_port
-from devgrid.processes import Processes, wait_until
-from devgrid.state_folder import private_processes
+from devgrid.processes import wait_until
 from supervisor_tasks.chain.abi_codec import function
 from supervisor_tasks.chain.contract import CLAIM, CLAIMED
 from supervisor_tasks.chain.rpc import failover
@@ -46,8 +44,6 @@ from tests.support.rpc_proxies import Call, node_proxy, real_answers, rejecting_
 from tests.support.wallet_harness import (
     ChainHarness,
     claims,
-    databases,
-    empty,
     held,
     registered,
     scheduled_jobs,
@@ -60,34 +56,6 @@ MAX_WEI = 2 * 10**16
 MADE_UP = "0x" + "de" * 32
 LYING_GAS = 30_000_000
 LYING_PRICE_WEI = 900 * GWEI
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def database(processes: Processes) -> Iterator[Engine]:
-    with databases(processes, "one") as (engine,):
-        yield engine
-
-
-@pytest.fixture
-def engine(database: Engine) -> Engine:
-    empty(database)
-    return database
-
-
-@pytest.fixture(scope="module")
-def chain(processes: Processes) -> Chain:
-    return start_chain(processes)
-
-
-@pytest.fixture
-def provider(chain: Chain) -> Account:
-    return registered(chain)
 
 
 # --- answers that do not fit the request ----------------------------------------------
@@ -175,84 +143,84 @@ def dear(chain: Chain, **more: str) -> dict[str, Any]:
     }
 
 
-def costs_wei(fleet: ChainHarness) -> list[int]:
+def costs_wei(harness: ChainHarness) -> list[int]:
     """The most that each signature in the ledger can cost, in wei."""
     return [
-        entry.gas * entry.fees.max_fee_wei for entry in fleet.sent_transactions.all()
+        entry.gas * entry.fees.max_fee_wei for entry in harness.sent_transactions.all()
     ]
 
 
 def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_bound(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     with rejecting_node(chain, lambda _: None, dear(chain)) as url, held(chain):
-        fleet = ChainHarness.of(
-            chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI
+        harness = ChainHarness.of(
+            chain, provider, empty_database, Rpc.at(url), most_wei_per_tx=MAX_WEI
         )
-        (gas,) = fleet.writer.estimate([Write("", "claim", CLAIM.encode())])
+        (gas,) = harness.writer.estimate([Write("", "claim", CLAIM.encode())])
         assert isinstance(gas, int)
         assert gas >= LYING_GAS
-        fleet.writer.send([Write("claim:1", "claim", CLAIM.encode(), gas=gas)])
-        assert 0 < max(costs_wei(fleet)) <= MAX_WEI
+        harness.writer.send([Write("claim:1", "claim", CLAIM.encode(), gas=gas)])
+        assert 0 < max(costs_wei(harness)) <= MAX_WEI
         for _ in range(5):  # and so do its replacements
-            state = fleet.account.fetch_account_state()
-            (entry,) = fleet.sent_transactions.all()
-            more = fleet.sent_transactions.dearer(entry, state.market)
-            fleet.sent_transactions.replace([(entry, more or entry.fees)], state.head)
-            assert max(costs_wei(fleet)) <= MAX_WEI
+            state = harness.account.fetch_account_state()
+            (entry,) = harness.sent_transactions.all()
+            more = harness.sent_transactions.dearer(entry, state.market)
+            harness.sent_transactions.replace([(entry, more or entry.fees)], state.head)
+            assert max(costs_wei(harness)) <= MAX_WEI
 
 
 def test_cancel__of_a_transaction_with_little_gas__costs_no_more_than_the_bound(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     """A node says that a call takes no gas, names a high price, and refuses the call:
     what takes its nonce has more gas.
     """
     with rejecting_node(chain, lambda _: None, dear(chain)) as url, held(chain):
-        fleet = ChainHarness.of(
-            chain, provider, engine, Rpc.at(url), most_wei_per_tx=10**15
+        harness = ChainHarness.of(
+            chain, provider, empty_database, Rpc.at(url), most_wei_per_tx=10**15
         )
-        fleet.writer.send([Write("claim:1", "claim", CLAIM.encode(), gas=1)])
-        entries = fleet.sent_transactions.all()
+        harness.writer.send([Write("claim:1", "claim", CLAIM.encode(), gas=1)])
+        entries = harness.sent_transactions.all()
         assert entries[0].fees.max_fee_wei * FILLER_GAS > 10**15
-        state = fleet.account.fetch_account_state()
-        fleet.sent_transactions.cancel_with_replacement(
+        state = harness.account.fetch_account_state()
+        harness.sent_transactions.cancel_with_replacement(
             entries, state.market, state.head
         )
-        (entry,) = fleet.sent_transactions.all()
+        (entry,) = harness.sent_transactions.all()
         assert entry.gas == FILLER_GAS
-        assert max(costs_wei(fleet)) <= 10**15
+        assert max(costs_wei(harness)) <= 10**15
 
 
 def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_sent(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     """A transaction that is never mined would hold up all later ones."""
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     said = {"eth_getBlockByNumber": {**block, "baseFeePerGas": hex(GWEI)}}
     with rejecting_node(chain, lambda _: None, said) as url, held(chain):
-        fleet = ChainHarness.of(
-            chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI
+        harness = ChainHarness.of(
+            chain, provider, empty_database, Rpc.at(url), most_wei_per_tx=MAX_WEI
         )
         large = Write("claim:large", "claim", CLAIM.encode(), gas=LYING_GAS)
         with pytest.raises(TooDearError, match="WALLET_MAX_WEI_PER_TX"):
-            fleet.writer.send([large, *claims(2)])
-        assert AlarmName.TRANSACTION_TOO_DEAR in fleet.alarms()
-        assert sorted(key for (key,) in fleet.rows("idempotency_key")) == [
+            harness.writer.send([large, *claims(2)])
+        assert AlarmName.TRANSACTION_TOO_DEAR in harness.alarms()
+        assert sorted(key for (key,) in harness.rows("idempotency_key")) == [
             "claim:0",
             "claim:1",
         ]
 
 
 def test_prices__of_an_honest_node__are_paid(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     jobs = scheduled_jobs(chain, provider, 2)
-    fleet = ChainHarness.of(chain, provider, engine)
-    claim(fleet.site)
-    wait_until(lambda: not fleet.follow(), "the claims to be mined", 20.0)
-    assert set(fleet.site.ledger.jobs(jobs)) == set(jobs)
+    harness = ChainHarness.of(chain, provider, empty_database)
+    claim(harness.site)
+    wait_until(lambda: not harness.follow(), "the claims to be mined", 20.0)
+    assert set(harness.site.ledger.jobs(jobs)) == set(jobs)
 
 
 # --- nonces that are none -------------------------------------------------------------
@@ -278,19 +246,19 @@ def node_with_nonces_ahead(chain: Chain, nonces: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("signed_before", [True, False], ids=["known", "new ledger"])
 def test_nonce__false_at_one_endpoint__is_not_signed_behind(
-    chain: Chain, engine: Engine, provider: Account, signed_before: bool
+    chain: Chain, empty_database: Engine, provider: Account, signed_before: bool
 ) -> None:
     jobs = scheduled_jobs(chain, provider, 2)
     if signed_before:
-        honest = ChainHarness.of(chain, provider, engine)
+        honest = ChainHarness.of(chain, provider, empty_database)
         honest.writer.send(claims(1))
         wait_until(lambda: not honest.follow(), "the claim to be mined", 20.0)
     with node_with_nonces_ahead(chain, 1_000_000) as liar:
         rpc = Endpoints([liar, chain.rpc_url], chain.chain_id)
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
-        fleet.writer.send(claims(2)[1:])
-    (nonce,) = [nonce for (nonce,) in fleet.rows("nonce")][signed_before:]
-    honest = ChainHarness.of(chain, provider, engine)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        harness.writer.send(claims(2)[1:])
+    (nonce,) = [nonce for (nonce,) in harness.rows("nonce")][signed_before:]
+    honest = ChainHarness.of(chain, provider, empty_database)
     wait_until(lambda: not honest.follow(), "the claim to be mined", 20.0)
     assert honest.account.fetch_account_state().mined_nonces == nonce + 1
     assert len(known_jobs(honest)) == 1 + signed_before
@@ -299,7 +267,7 @@ def test_nonce__false_at_one_endpoint__is_not_signed_behind(
 
 
 def test_nonce__only_one_endpoint_answers__is_believed_after_a_while(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     """The key was used before, and the ledger is new."""
     scheduled_jobs(chain, provider, 1)
@@ -307,15 +275,15 @@ def test_nonce__only_one_endpoint_answers__is_believed_after_a_while(
     away = f"http://127.0.0.1:{free_port()}"
     rpc = Endpoints([chain.rpc_url, away], chain.chain_id)
     rpc.measure_by(clock)
-    fleet = ChainHarness.of(chain, provider, engine, rpc)
+    harness = ChainHarness.of(chain, provider, empty_database, rpc)
     for _ in range(4):  # time in which no endpoint was asked does not count
         with pytest.raises(RpcUnavailableError, match="expected a second endpoint"):
-            fleet.writer.send(claims(1))
-        assert fleet.rows("nonce") == []
+            harness.writer.send(claims(1))
+        assert harness.rows("nonce") == []
         clock.now_s += PATIENCE_S / 3
-    fleet.writer.send(claims(1))
-    wait_for_receipts(fleet)
-    assert len(fleet.rows("nonce")) == 1
+    harness.writer.send(claims(1))
+    wait_for_receipts(harness)
+    assert len(harness.rows("nonce")) == 1
 
 
 # --- jobs that are none ---------------------------------------------------------------
@@ -389,15 +357,15 @@ def fleet_with_forging_node(
     chain: Chain, engine: Engine, provider: Account, second: str, rewrite: Forge
 ) -> Iterator[tuple[ChainHarness, threading.Event]]:
     with forging(chain, rewrite) as (is_forging, url):
-        fleet = ChainHarness.of(
+        harness = ChainHarness.of(
             chain, provider, engine, Endpoints([url, second], chain.chain_id)
         )
-        scan(fleet.site)  # from here on
-        yield fleet, is_forging
+        scan(harness.site)  # from here on
+        yield harness, is_forging
 
 
-def known_jobs(fleet: ChainHarness) -> set[str]:
-    with fleet.engine.connect() as connection:
+def known_jobs(harness: ChainHarness) -> set[str]:
+    with harness.engine.connect() as connection:
         return {row[0] for row in connection.exec_driver_sql("SELECT job_id FROM jobs")}
 
 
@@ -408,7 +376,7 @@ def known_jobs(fleet: ChainHarness) -> set[str]:
 )
 def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_called(
     chain: Chain,
-    engine: Engine,
+    empty_database: Engine,
     provider: Account,
     invented: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -416,8 +384,10 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
     monkeypatch.setattr(cross_check, "DISAGREE_S", 0.0)
     others = dict[str, str]()
     rewrite = partial(replaced, others)
-    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
-        fleet,
+    with fleet_with_forging_node(
+        chain, empty_database, provider, chain.rpc_url, rewrite
+    ) as (
+        harness,
         is_forging,
     ):
         other = claim_by_another(chain, is_forging)
@@ -425,24 +395,24 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
         if invented:
             others[REAL[0]] = MADE_UP
         for _ in range(3):
-            scan(fleet.site)
-        assert known_jobs(fleet) == set()
-        assert AlarmName.ENDPOINTS_DISAGREE in fleet.alarms()
+            scan(harness.site)
+        assert known_jobs(harness) == set()
+        assert AlarmName.ENDPOINTS_DISAGREE in harness.alarms()
         is_forging.clear()
-        scan(fleet.site)
-        assert known_jobs(fleet) == set()
+        scan(harness.site)
+        assert known_jobs(harness) == set()
         # "seen" is in whole seconds
         monkeypatch.setitem(chain_alarms.QUIET_S, AlarmName.ENDPOINTS_DISAGREE, -1.0)
         (ours,) = scheduled_jobs(chain, provider, 1)
-        claim(fleet.site)
-        wait_until(lambda: not fleet.follow(), "the claim to be mined", 20.0)
-        assert known_jobs(fleet) == {ours}
-        assert AlarmName.ENDPOINTS_DISAGREE not in fleet.alarms()
+        claim(harness.site)
+        wait_until(lambda: not harness.follow(), "the claim to be mined", 20.0)
+        assert known_jobs(harness) == {ours}
+        assert AlarmName.ENDPOINTS_DISAGREE not in harness.alarms()
 
 
 def test_claim__forged_under_a_hash_that_no_node_looks_up__no_job_is_begun(
     chain: Chain,
-    engine: Engine,
+    empty_database: Engine,
     provider: Account,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -452,8 +422,10 @@ def test_claim__forged_under_a_hash_that_no_node_looks_up__no_job_is_begun(
     monkeypatch.setattr(cross_check, "PATIENCE_S", -1.0)
     others = dict[str, str]()
     rewrite = partial(replaced, others)
-    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
-        fleet,
+    with fleet_with_forging_node(
+        chain, empty_database, provider, chain.rpc_url, rewrite
+    ) as (
+        harness,
         is_forging,
     ):
         other = claim_by_another(chain, is_forging)
@@ -461,50 +433,50 @@ def test_claim__forged_under_a_hash_that_no_node_looks_up__no_job_is_begun(
         others[REAL[0]] = SHORT
         for _ in range(3):
             with suppress(RpcUnavailableError):
-                scan(fleet.site)
-        assert known_jobs(fleet) == set()
+                scan(harness.site)
+        assert known_jobs(harness) == set()
         is_forging.clear()
         (ours,) = scheduled_jobs(chain, provider, 1)
 
         def is_claimed() -> bool:
             with suppress(RpcUnavailableError):  # the liar is asked again after a pause
-                claim(fleet.site)
-                fleet.follow()
-            return known_jobs(fleet) == {ours}
+                claim(harness.site)
+                harness.follow()
+            return known_jobs(harness) == {ours}
 
         wait_until(is_claimed, "our own job to be claimed", 60.0)
 
 
 def test_claim__forged_in_the_receipt_of_our_own_transaction__no_job_is_begun(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     """The forging node names a job that the contract never gave."""
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with fleet_with_forging_node(
         chain,
-        engine,
+        empty_database,
         provider,
         chain.rpc_url,
         lambda text: text.replace(job_id[2:], MADE_UP[2:]),
     ) as (
-        fleet,
+        harness,
         is_forging,
     ):
         REAL.clear()
         is_forging.set()
-        claim(fleet.site)
+        claim(harness.site)
         for _ in range(5):
-            assert fleet.follow()
-        assert known_jobs(fleet) == set()
-        assert fleet.states() == ["SENT"]
+            assert harness.follow()
+        assert known_jobs(harness) == set()
+        assert harness.states() == ["SENT"]
         is_forging.clear()
-        wait_until(lambda: not fleet.follow(), "the claim to be read", 20.0)
-        assert known_jobs(fleet) == {job_id}
-        assert fleet.signatures() == 1
+        wait_until(lambda: not harness.follow(), "the claim to be read", 20.0)
+        assert known_jobs(harness) == {job_id}
+        assert harness.signatures() == 1
 
 
 def test_claim__forged_under_another_transaction_in_our_receipt__no_job_is_begun(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     """The log names another transaction than its receipt: the second endpoint would be
     asked about that one.
@@ -518,23 +490,25 @@ def test_claim__forged_under_another_transaction_in_our_receipt__no_job_is_begun
             entry["transactionHash"] = MADE_UP
         return json.dumps(answer).replace(job_id[2:], MADE_UP[2:])
 
-    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
-        fleet,
+    with fleet_with_forging_node(
+        chain, empty_database, provider, chain.rpc_url, rewrite
+    ) as (
+        harness,
         is_forging,
     ):
         REAL.clear()
         is_forging.set()
-        claim(fleet.site)
+        claim(harness.site)
         for _ in range(5):
-            assert fleet.follow()
-        assert known_jobs(fleet) == set()
+            assert harness.follow()
+        assert known_jobs(harness) == set()
         is_forging.clear()
-        wait_until(lambda: not fleet.follow(), "the claim to be read", 20.0)
-        assert known_jobs(fleet) == {job_id}
+        wait_until(lambda: not harness.follow(), "the claim to be read", 20.0)
+        assert known_jobs(harness) == {job_id}
 
 
 def test_claim__forged_in_the_second_answer_only__no_job_is_begun(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     """A first forgery has the earlier blocks read again; the second one is in these."""
     other, ours = registered(chain), provider.address[2:].lower()
@@ -553,8 +527,10 @@ def test_claim__forged_in_the_second_answer_only__no_job_is_begun(
                 logs[place] = json.loads(forged)
         return json.dumps(entries)
 
-    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
-        fleet,
+    with fleet_with_forging_node(
+        chain, empty_database, provider, chain.rpc_url, rewrite
+    ) as (
+        harness,
         is_forging,
     ):
         REAL.clear()
@@ -563,15 +539,15 @@ def test_claim__forged_in_the_second_answer_only__no_job_is_begun(
         later.append(last["transactionHash"])
         is_forging.set()
         for _ in range(3):
-            scan(fleet.site)
-        assert known_jobs(fleet) == set()
+            scan(harness.site)
+        assert known_jobs(harness) == set()
         is_forging.clear()
-        scan(fleet.site)
-        assert known_jobs(fleet) == set()
+        scan(harness.site)
+        assert known_jobs(harness) == set()
 
 
 def test_claim__liar_refuses_receipts_and_the_other_denies_it__is_not_believed(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     """Alone for longer than the patience, the one that answers counts: it denies it."""
     clock, refusing = Clock(), threading.Event()
@@ -585,24 +561,26 @@ def test_claim__liar_refuses_receipts_and_the_other_denies_it__is_not_believed(
             return json.dumps({"jsonrpc": "2.0", "id": answer["id"], "error": BUSY})
         return text
 
-    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
-        fleet,
+    with fleet_with_forging_node(
+        chain, empty_database, provider, chain.rpc_url, rewrite
+    ) as (
+        harness,
         is_forging,
     ):
-        rpc = fleet.site.chain.contract.rpc
+        rpc = harness.site.chain.contract.rpc
         assert isinstance(rpc, Endpoints)
         rpc.measure_by(clock)
         other = claim_by_another(chain, is_forging)
         others[other.address[2:].lower()] = provider.address[2:].lower()
         refusing.set()
         for _ in range(6):
-            scan(fleet.site)
+            scan(harness.site)
             clock.now_s += 10.0
-        assert known_jobs(fleet) == set()
+        assert known_jobs(harness) == set()
 
 
 def test_claim__second_endpoint_is_behind__waits_for_it(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     behind = threading.Event()
 
@@ -617,19 +595,22 @@ def test_claim__second_endpoint_is_behind__waits_for_it(
 
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with node_proxy(chain, answer) as (asked, second):
-        fleet = ChainHarness.of(
-            chain, provider, engine, Endpoints([chain.rpc_url, second], chain.chain_id)
+        harness = ChainHarness.of(
+            chain,
+            provider,
+            empty_database,
+            Endpoints([chain.rpc_url, second], chain.chain_id),
         )
         behind.set()
-        fleet.site.ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
-        claim(fleet.site)
-        assert fleet.follow()
-        assert known_jobs(fleet) == set()
-        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()
+        harness.site.ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
+        claim(harness.site)
+        assert harness.follow()
+        assert known_jobs(harness) == set()
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in harness.alarms()
         behind.clear()
-        wait_until(lambda: not fleet.follow(), "the claim to be confirmed", 20.0)
-        assert known_jobs(fleet) == {job_id}
-        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT not in fleet.alarms()
+        wait_until(lambda: not harness.follow(), "the claim to be confirmed", 20.0)
+        assert known_jobs(harness) == {job_id}
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT not in harness.alarms()
         # one question for a pass, for any number of jobs
         assert asked.count("eth_getTransactionReceipt") <= 3
 
@@ -644,7 +625,7 @@ class Clock:
 
 
 def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_believed(
-    chain: Chain, engine: Engine, provider: Account
+    chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
     failing, clock, others = threading.Event(), Clock(), dict[str, str]()
 
@@ -654,28 +635,28 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
     rewrite = partial(replaced, others)
     with (
         node_proxy(chain, answer) as (_, honest),
-        fleet_with_forging_node(chain, engine, provider, honest, rewrite) as (
-            fleet,
+        fleet_with_forging_node(chain, empty_database, provider, honest, rewrite) as (
+            harness,
             is_forging,
         ),
     ):
-        rpc = fleet.site.chain.contract.rpc
+        rpc = harness.site.chain.contract.rpc
         assert isinstance(rpc, Endpoints)
         rpc.measure_by(clock)
         others[claim_by_another(chain, is_forging).address[2:].lower()] = (
             provider.address[2:].lower()
         )
         failing.set()
-        scan(fleet.site)
+        scan(harness.site)
         clock.now_s += 3600.0
-        scan(fleet.site)
-        assert known_jobs(fleet) == set()
+        scan(harness.site)
+        assert known_jobs(harness) == set()
         for _ in range(4):
             clock.now_s += 10.0
-            scan(fleet.site)
+            scan(harness.site)
         # it was away all the time, and one endpoint alone is believed
-        assert len(known_jobs(fleet)) == 1
-        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()
+        assert len(known_jobs(harness)) == 1
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in harness.alarms()
 
 
 @pytest.mark.parametrize(
@@ -697,7 +678,7 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
 )
 def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begun(
     chain: Chain,
-    engine: Engine,
+    empty_database: Engine,
     provider: Account,
     monkeypatch: pytest.MonkeyPatch,
     answer: tuple[int, Any],
@@ -724,8 +705,8 @@ def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begu
     with node_proxy(chain, answer_honestly) as (asked, honest):
         rpc = Endpoints([chain.rpc_url, honest], chain.chain_id)
         rpc.measure_by(clock)
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
-        contract = fleet.site.chain.contract
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        contract = harness.site.chain.contract
         events, _ = contract.decode_events(receipt["logs"])
 
         def are_alive() -> bool:
@@ -733,7 +714,7 @@ def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begu
             return set(rpc.health().values()) == {Health.ALIVE}
 
         def is_doubted() -> bool:
-            return unconfirmed_transactions(fleet.site.ledger, contract, events) == {
+            return unconfirmed_transactions(harness.site.ledger, contract, events) == {
                 claim_hash
             }
 
@@ -742,14 +723,14 @@ def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begu
             wait_until(are_alive, "both endpoints to be alive", 30.0, 0.01)
             clock.now_s += 5.0
         assert "eth_getTransactionReceipt" in asked
-        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT not in fleet.alarms()
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT not in harness.alarms()
         # an endpoint that could not answer for minutes holds up the jobs no longer
         clock.now_s += 5.0
         while is_doubted() and clock.now_s < 10 * PATIENCE_S * BUSY_COUNTS_LESS:
             clock.now_s += 5.0
         waited_s = PATIENCE_S * BUSY_COUNTS_LESS
         assert waited_s < clock.now_s < waited_s + 10 * COUNTED_S
-        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in harness.alarms()
 
 
 # --- contracts of others --------------------------------------------------------------
@@ -811,7 +792,7 @@ def impostor(chain: Chain) -> str:
 
 
 def test_claim__emitted_by_another_contract_that_an_endpoint_shows__no_job_is_begun(
-    chain: Chain, engine: Engine, provider: Account, impostor: str
+    chain: Chain, empty_database: Engine, provider: Account, impostor: str
 ) -> None:
     """The endpoint lies while it is alone. Afterwards all endpoints show the log: it is
     on the chain.
@@ -827,10 +808,10 @@ def test_claim__emitted_by_another_contract_that_an_endpoint_shows__no_job_is_be
         is_lying.set()
         is_away.set()
         rpc = Endpoints([lying, honest], chain.chain_id)
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
-        contract = fleet.site.chain.contract
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        contract = harness.site.chain.contract
         assert contract.addresses.jobs == impostor.lower()
-        scan(fleet.site)  # from here on
+        scan(harness.site)  # from here on
         is_lying.clear()
         is_away.clear()
         emit(chain, impostor, CLAIMED.topic, claim_of_another(chain, provider))
@@ -838,17 +819,17 @@ def test_claim__emitted_by_another_contract_that_an_endpoint_shows__no_job_is_be
         chain.send(provider, "MetaScheduler", "claimNextJob")
 
         def is_read() -> bool:
-            scan(fleet.site)
-            return ours in known_jobs(fleet)
+            scan(harness.site)
+            return ours in known_jobs(harness)
 
         wait_until(is_read, "our own claim to be read", 20.0)
-        assert known_jobs(fleet) == {ours}
+        assert known_jobs(harness) == {ours}
 
 
 @pytest.mark.parametrize("how", ["refuses connections", "never answers"])
 def test_claim__second_endpoint_is_down__goes_on_after_a_while(
     chain: Chain,
-    engine: Engine,
+    empty_database: Engine,
     provider: Account,
     how: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -863,15 +844,17 @@ def test_claim__second_endpoint_is_down__goes_on_after_a_while(
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         port = silent.getsockname()[1] if how == "never answers" else free_port()
-        fleet = ChainHarness.of(
+        harness = ChainHarness.of(
             chain,
             provider,
-            engine,
+            empty_database,
             Endpoints([chain.rpc_url, f"http://127.0.0.1:{port}"], chain.chain_id),
         )
-        claim(fleet.site)
+        claim(harness.site)
         wait_until(
-            lambda: not fleet.follow(), "the claim to be taken from one endpoint", 30.0
+            lambda: not harness.follow(),
+            "the claim to be taken from one endpoint",
+            30.0,
         )
-        assert known_jobs(fleet) == {job_id}
-        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()
+        assert known_jobs(harness) == {job_id}
+        assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in harness.alarms()

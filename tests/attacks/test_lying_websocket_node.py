@@ -251,10 +251,10 @@ def test_new_blocks__flood_of_blocks__dispatches_a_task_ten_times_a_second_at_mo
         provider = chain.new_account()
         chain.register_provider(provider, [ChainNode(2, 32, 64_000)], ChainPrices())
         scheduled_jobs(chain, provider, 1)  # so each poll finds something
-        fleet = ChainHarness.of(chain, provider, engine)
+        harness = ChainHarness.of(chain, provider, engine)
         with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:
             watch = NewBlocks(
-                fleet.site,
+                harness.site,
                 PAUSE_S,
                 anything_to_claim,
                 lambda _: dispatched.append(time.monotonic()),

@@ -25,7 +25,6 @@ from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, answers, wait_until
 from devgrid.services.start import start_server
-from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.settings import load
@@ -55,12 +54,6 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "hello": {"from_node": "liar@nowhere", "revoked": {"revoked-by-hello": 1.0}},
 }
 """Commands that change a worker, with arguments that would."""
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

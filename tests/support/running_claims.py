@@ -53,34 +53,34 @@ def broken_for(chain: Chain, word: str, end: str, at: str = "04") -> Iterator[No
         chain.rpc.call("anvil_setCode", address, code)
 
 
-def started(fleet: ChainHarness, provider: Account) -> JobId:
+def started(harness: ChainHarness, provider: Account) -> JobId:
     """A job that is claimed and runs, which must be reported to the contract."""
-    (job_id,) = scheduled_jobs(fleet.chain, provider, 1)
-    claim(fleet.site)
-    settled(fleet)
-    fleet.site.ledger.record(*(JobChange(job_id, event) for event in STARTED))
+    (job_id,) = scheduled_jobs(harness.chain, provider, 1)
+    claim(harness.site)
+    settled(harness)
+    harness.site.ledger.record(*(JobChange(job_id, event) for event in STARTED))
     return job_id
 
 
-def provider_of(fleet: ChainHarness) -> Account:
+def provider_of(harness: ChainHarness) -> Account:
     """The account of the fleet's wallet."""
-    return Account(fleet.account.address, "")
+    return Account(harness.account.address, "")
 
 
-def execute(fleet: ChainHarness, statement: str) -> None:
+def execute(harness: ChainHarness, statement: str) -> None:
     """Change the fleet's ledger."""
-    with fleet.engine.begin() as connection:
+    with harness.engine.begin() as connection:
         connection.execute(text(statement))
 
 
-def due(fleet: ChainHarness) -> None:
+def due(harness: ChainHarness) -> None:
     """As when the time has passed."""
-    execute(fleet, "UPDATE effects SET due_at = now()")
+    execute(harness, "UPDATE effects SET due_at = now()")
 
 
-def waited(fleet: ChainHarness, seconds: float) -> None:
+def waited(harness: ChainHarness, seconds: float) -> None:
     """As when that much time has passed since the last claim."""
-    with fleet.engine.begin() as connection:
+    with harness.engine.begin() as connection:
         connection.execute(
             text("UPDATE facts SET since = since - :s * interval '1 second'"),
             {"s": seconds},

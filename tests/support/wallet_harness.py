@@ -174,14 +174,14 @@ class ChainHarness:
         return {alarm.name for alarm in self.site.ledger.alarms.all()}
 
 
-def settled(fleet: ChainHarness, timeout_s: float = 60.0) -> None:
+def settled(harness: ChainHarness, timeout_s: float = 60.0) -> None:
     """Follow until nothing is open."""
     wait_until(
-        lambda: not fleet.follow(), "all transactions to be closed", timeout_s, 0.05
+        lambda: not harness.follow(), "all transactions to be closed", timeout_s, 0.05
     )
 
 
-def wait_for_receipts(fleet: ChainHarness) -> None:
+def wait_for_receipts(harness: ChainHarness) -> None:
     """Wait until all that the ledger has sent is mined; a node that mines at once does
     it a moment after its answer. The ledger does not read the receipts.
     """
@@ -189,9 +189,9 @@ def wait_for_receipts(fleet: ChainHarness) -> None:
     def all_mined() -> bool:
         asked = [
             ("eth_getTransactionReceipt", (tx_hash,))
-            for (tx_hash,) in fleet.rows("hash")
+            for (tx_hash,) in harness.rows("hash")
         ]
-        return None not in fleet.chain.rpc.batch(asked)
+        return None not in harness.chain.rpc.batch(asked)
 
     wait_until(all_mined, "all that was sent to be mined", 60.0, 0.05)
 
@@ -259,8 +259,8 @@ def held(chain: Chain) -> Iterator[None]:
         chain.mine()
 
 
-def sent(fleet: ChainHarness, *writes: Write) -> None:
+def sent(harness: ChainHarness, *writes: Write) -> None:
     """Send these, and follow until none is open."""
-    fleet.writer.send(writes)
-    while fleet.follow():
+    harness.writer.send(writes)
+    while harness.follow():
         pass

@@ -2,16 +2,14 @@
 real chain and a real Postgres.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import pytest
 from sqlalchemy import Engine, text
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account
-from devgrid.processes import Processes, wait_until
-from devgrid.state_folder import private_processes
+from devgrid.processes import wait_until
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import JobId
@@ -19,10 +17,7 @@ from supervisor_tasks.wallet.transaction_writer import WalletEmptyError
 from tests.support.wallet_harness import (
     ChainHarness,
     claims,
-    databases,
-    empty,
     held,
-    registered,
     scheduled_jobs,
     wait_for_receipts,
 )
@@ -31,33 +26,15 @@ CLUSTERS = ("east", "west")
 TAG = b"\x07" * 8  # of a ledger that is lost
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def chain(processes: Processes) -> Chain:
-    return start_chain(processes)
-
-
-@pytest.fixture(scope="module")
-def server(processes: Processes) -> Iterator[Engine]:
-    with databases(processes, "one") as (engine,):
-        yield engine
-
-
 @pytest.fixture
-def provider(chain: Chain) -> Account:
-    return registered(chain)
-
-
-@pytest.fixture
-def partners(chain: Chain, provider: Account, server: Engine) -> list[ChainHarness]:
+def partners(
+    chain: Chain, provider: Account, empty_database: Engine
+) -> list[ChainHarness]:
     """Two clusters that share a wallet, and have read all blocks."""
-    empty(server)
-    made = [ChainHarness.of(chain, provider, server, cluster=name) for name in CLUSTERS]
+    made = [
+        ChainHarness.of(chain, provider, empty_database, cluster=name)
+        for name in CLUSTERS
+    ]
     for one in made:
         hold(one)
         scan(one.site)

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,10 +13,7 @@ import pytest
 from sqlalchemy import Engine
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
-from devgrid.processes import Processes
-from devgrid.state_folder import private_processes
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.events import OperatorClosedJob
 from supervisor_tasks.jobs.model import ChainStatus, JobId, Outcome
@@ -36,8 +32,6 @@ from tests.support.wallet_harness import (
     GAS,
     ChainHarness,
     claims,
-    databases,
-    empty,
     scheduled_jobs,
     sent,
 )
@@ -59,24 +53,6 @@ PRICES = ChainPrices(
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def chain(processes: Processes) -> Chain:
-    return start_chain(processes)
-
-
-@pytest.fixture(scope="module")
-def engine(processes: Processes) -> Iterator[Engine]:
-    with databases(processes, "here") as (engine,):
-        empty(engine)
-        yield engine
-
-
-@pytest.fixture(scope="module")
 def provider(chain: Chain) -> Account:
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], PRICES)
@@ -84,33 +60,33 @@ def provider(chain: Chain) -> Account:
 
 
 @pytest.fixture(scope="module")
-def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
+def earned(chain: Chain, provider: Account, database: Engine) -> dict[str, JobId]:
     """Jobs that were claimed, reported and paid; the chain is asked from here on."""
-    fleet = ChainHarness.of(chain, provider, engine)
-    append_prices(fleet)
-    scan(fleet.site)
+    harness = ChainHarness.of(chain, provider, database)
+    append_prices(harness)
+    scan(harness.site)
     jobs = dict(zip(ENDS, scheduled_jobs(chain, provider, len(ENDS)), strict=True))
-    sent(fleet, *claims(len(ENDS)))
+    sent(harness, *claims(len(ENDS)))
     # reverts; its gas is paid
-    sent(fleet, Write("wrong", "report RUNNING", "0x1f92a63f" + "00" * 32, gas=GAS))
-    scan(fleet.site)
-    ledger = fleet.site.ledger
+    sent(harness, Write("wrong", "report RUNNING", "0x1f92a63f" + "00" * 32, gas=GAS))
+    scan(harness.site)
+    ledger = harness.site.ledger
     ledger.record(
         *(
             JobChange(jobs[name], OperatorClosedJob(outcome))
             for name, (outcome, _) in ENDS.items()
         )
     )
-    report(fleet.site)
-    while fleet.follow():
+    report(harness.site)
+    while harness.follow():
         pass
     return jobs
 
 
-def append_prices(fleet: ChainHarness) -> None:
-    registered = fleet.site.chain.contract.on_offer().registered
+def append_prices(harness: ChainHarness) -> None:
+    registered = harness.site.chain.contract.on_offer().registered
     assert registered is not None
-    Registrations(fleet.site.ledger.facts).append_prices(
+    Registrations(harness.site.ledger.facts).append_prices(
         registered.prices, datetime.now(UTC)
     )
 
@@ -141,9 +117,9 @@ def command(engine: Engine, *words: str, status: int = 0) -> Result:
 
 
 def test_total__of_mined_reports__is_what_the_contract_transferred(
-    chain: Chain, provider: Account, engine: Engine, earned: dict[str, JobId]
+    chain: Chain, provider: Account, database: Engine, earned: dict[str, JobId]
 ) -> None:
-    found = Earnings(engine, "here")
+    found = Earnings(database, "here")
     paid = transfers(chain, provider)
     everything = EarningsFilter()
     assert sum(paid.values()) > 0
@@ -165,32 +141,32 @@ def test_total__of_mined_reports__is_what_the_contract_transferred(
 
 
 def test_total__fees__are_what_the_wallet_spent(
-    chain: Chain, provider: Account, engine: Engine, earned: dict[str, JobId]
+    chain: Chain, provider: Account, database: Engine, earned: dict[str, JobId]
 ) -> None:
-    fleet = ChainHarness.of(chain, provider, engine)
-    hashes = [tx_hash for (tx_hash,) in fleet.rows("hash")]
+    harness = ChainHarness.of(chain, provider, database)
+    hashes = [tx_hash for (tx_hash,) in harness.rows("hash")]
     receipts = chain.receipts(hashes)
     spent = sum(
         int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
         for receipt in receipts
     )
     assert any(receipt["status"] == "0x0" for receipt in receipts)
-    assert Earnings(engine, "here").total(EarningsFilter()).fees_wei == spent
+    assert Earnings(database, "here").total(EarningsFilter()).fees_wei == spent
 
 
 def test_job__bill_and_payment__are_as_the_contract_computed_them(
-    chain: Chain, engine: Engine, earned: dict[str, JobId]
+    chain: Chain, database: Engine, earned: dict[str, JobId]
 ) -> None:
     for name, (_, minutes) in ENDS.items():
         document = json.loads(
-            command(engine, "job", "show", earned[name], "-o", "json").stdout
+            command(database, "job", "show", earned[name], "-o", "json").stdout
         )["bill"]
         final = chain.job(earned[name]).final_cost_wei
         assert document["minutes"] == minutes, name
         assert int(document["credits_wei"]) == final, name
         locked = name == "too long"
         assert (int(document["bill_wei"]) == final) is not locked, name
-        shown = command(engine, "earnings", "--job", earned[name]).stdout
+        shown = command(database, "earnings", "--job", earned[name]).stdout
         assert ("not as billed" in shown) is locked, name
         assert (
             f"{minutes} min x (1 CPU x 0.950000000000000003 + 100 MB x 0.000080000000000007)"
@@ -199,44 +175,47 @@ def test_job__bill_and_payment__are_as_the_contract_computed_them(
 
 
 def test_job__its_claim__is_among_what_its_gas_cost(
-    chain: Chain, engine: Engine, provider: Account, earned: dict[str, JobId]
+    chain: Chain, database: Engine, provider: Account, earned: dict[str, JobId]
 ) -> None:
-    fleet, found = ChainHarness.of(chain, provider, engine), Earnings(engine, "here")
+    harness, found = (
+        ChainHarness.of(chain, provider, database),
+        Earnings(database, "here"),
+    )
     rows = {row.name: row for row in found.rows(Per.JOB, EarningsFilter(), None)}
     for job_id in earned.values():
-        key = fleet.site.ledger.jobs([job_id])[job_id].claim_key.partition(":")[0]
+        key = harness.site.ledger.jobs([job_id])[job_id].claim_key.partition(":")[0]
         (receipt,) = chain.receipts([key])
         claim = int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
         reports = [
             used * price
-            for of_job, used, price in fleet.rows("job_id, gas_used, gas_price_wei")
+            for of_job, used, price in harness.rows("job_id, gas_used, gas_price_wei")
             if of_job == job_id
         ]
         assert rows[job_id].fees_wei == claim + sum(reports)
         assert found.total(EarningsFilter(job_id)).fees_wei == rows[job_id].fees_wei
-        timeline = Overview(engine, "here").timeline(job_id)
+        timeline = Overview(database, "here").timeline(job_id)
         assert [
             entry["details"]["hash"] for entry in timeline if entry["what"] == "claim"
         ] == [key]
 
 
 def test_status__three_paid_jobs__tells_the_days_earnings_and_what_the_wallet_holds(
-    provider: Account, engine: Engine, earned: dict[str, JobId]
+    provider: Account, database: Engine, earned: dict[str, JobId]
 ) -> None:
-    Facts(engine, "here").set(BALANCE, Balance(provider.address, 12 * 10**17))
-    document = json.loads(command(engine, "status", "-o", "json").stdout)
-    latest = Earnings(engine, "here").rows(Per.DAY, EarningsFilter(), 1)[0]
+    Facts(database, "here").set(BALANCE, Balance(provider.address, 12 * 10**17))
+    document = json.loads(command(database, "status", "-o", "json").stdout)
+    latest = Earnings(database, "here").rows(Per.DAY, EarningsFilter(), 1)[0]
     assert document["earned_today_wei"] == str(latest.earned_wei)
     assert document["balance_wei"] == str(12 * 10**17)
-    shown = command(engine, "status").stdout
+    shown = command(database, "status").stdout
     assert "holds 1.2 coins for gas" in shown
     assert "credits from 3 paid jobs" in shown
 
 
 def test_csv__read_again__has_every_wei(
-    chain: Chain, provider: Account, engine: Engine, earned: dict[str, JobId]
+    chain: Chain, provider: Account, database: Engine, earned: dict[str, JobId]
 ) -> None:
-    shown = command(engine, "earnings", "--per", "job", "--csv").stdout
+    shown = command(database, "earnings", "--per", "job", "--csv").stdout
     rows = list(csv.DictReader(io.StringIO(shown)))
     assert {row["job"] for row in rows} == {*earned.values(), "(no job)"}
     assert sum(int(row["credits_wei"]) for row in rows) == sum(
@@ -248,12 +227,12 @@ def test_csv__read_again__has_every_wei(
 
 
 def test_table__filters_and_total__are_of_the_same_jobs(
-    engine: Engine, earned: dict[str, JobId]
+    database: Engine, earned: dict[str, JobId]
 ) -> None:
     customer = CUSTOMERS[earned["failed"]].address
     (row,) = json.loads(
         command(
-            engine,
+            database,
             "earnings",
             "--per",
             "customer",
@@ -267,14 +246,14 @@ def test_table__filters_and_total__are_of_the_same_jobs(
     assert row["jobs"] == len(ENDS)
     assert (
         f"{len(ENDS)} jobs, 1000004 minutes"
-        in command(engine, "earnings", "--customer", customer).stdout
+        in command(database, "earnings", "--customer", customer).stdout
     )
-    assert command(engine, "earnings", "--customer", "0x" + "9" * 40).stdout.startswith(
-        "earnings: none"
-    )
+    assert command(
+        database, "earnings", "--customer", "0x" + "9" * 40
+    ).stdout.startswith("earnings: none")
     assert (
         "expected an address"
-        in command(engine, "earnings", "--customer", "alice", status=2).stderr
+        in command(database, "earnings", "--customer", "alice", status=2).stderr
     )
 
 
@@ -283,17 +262,19 @@ def test_table__filters_and_total__are_of_the_same_jobs(
     [("credits", "credits_wei"), ("minutes", "minutes"), ("gas", "gas_paid_wei")],
 )
 def test_sort__by_credits_minutes_or_gas__rows_have_the_largest_sum_first(
-    engine: Engine, earned: dict[str, JobId], sort: str, column: str
+    database: Engine, earned: dict[str, JobId], sort: str, column: str
 ) -> None:
     shown = json.loads(
-        command(engine, "earnings", "--per", "job", "--sort", sort, "-o", "json").stdout
+        command(
+            database, "earnings", "--per", "job", "--sort", sort, "-o", "json"
+        ).stdout
     )
     sums = [int(row[column]) for row in shown]
     assert sums == sorted(sums, reverse=True)
     assert len(set(sums)) > 1
     (first,) = json.loads(
         command(
-            engine,
+            database,
             "earnings",
             "--per",
             "job",
@@ -309,11 +290,11 @@ def test_sort__by_credits_minutes_or_gas__rows_have_the_largest_sum_first(
 
 
 def test_plot__earnings_per_month__are_drawn_in_the_terminal_and_as_svg(
-    engine: Engine, earned: dict[str, JobId], tmp_path: Path
+    database: Engine, earned: dict[str, JobId], tmp_path: Path
 ) -> None:
     file = tmp_path / "earnings.svg"
     shown = command(
-        engine, "earnings", "--per", "month", "--plot", "--svg", str(file)
+        database, "earnings", "--per", "month", "--plot", "--svg", str(file)
     ).stdout
     assert "█" in shown
     assert f"{file}: 1 month" in shown
@@ -321,32 +302,32 @@ def test_plot__earnings_per_month__are_drawn_in_the_terminal_and_as_svg(
     assert "Credits of here per month" in text
     assert "xlink:href=" not in file.read_text()
     refused = command(
-        engine, "earnings", "--customer", "0x" + "9" * 40, "--plot", status=1
+        database, "earnings", "--customer", "0x" + "9" * 40, "--plot", status=1
     ).stderr
     assert "found no earnings to draw" in refused
 
 
 def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignment(
-    chain: Chain, engine: Engine, provider: Account, earned: dict[str, JobId]
+    chain: Chain, database: Engine, provider: Account, earned: dict[str, JobId]
 ) -> None:
-    fleet = ChainHarness.of(chain, provider, engine)
-    ledger = fleet.site.ledger
+    harness = ChainHarness.of(chain, provider, database)
+    ledger = harness.site.ledger
     before, waiting = scheduled_jobs(chain, provider, 2)
-    sent(fleet, *claims(1, 100))
-    scan(fleet.site)
+    sent(harness, *claims(1, 100))
+    scan(harness.site)
     dearer = ChainPrices(
         PRICES.gpu_wei_per_min, 2 * PRICES.cpu_wei_per_min + 1, PRICES.mem_wei_per_min
     )
     chain.register_provider(provider, [ChainNode(2, 32, 64_000)], dearer)
-    append_prices(fleet)
-    sent(fleet, *claims(1, 101))  # it was assigned at the old prices
+    append_prices(harness)
+    sent(harness, *claims(1, 101))  # it was assigned at the old prices
     (after,) = scheduled_jobs(chain, provider, 1)
-    sent(fleet, *claims(1, 102))
-    scan(fleet.site)
+    sent(harness, *claims(1, 102))
+    scan(harness.site)
     ended = OperatorClosedJob(Outcome(status=ChainStatus.FINISHED, elapsed_s=185))
     ledger.record(*(JobChange(job_id, ended) for job_id in (before, waiting, after)))
-    report(fleet.site)
-    while fleet.follow():
+    report(harness.site)
+    while harness.follow():
         pass
     for job_id, cpu in (
         (before, "0.950000000000000003"),
@@ -354,9 +335,9 @@ def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignmen
         (after, "1.900000000000000007"),
     ):
         document = json.loads(
-            command(engine, "job", "show", job_id, "-o", "json").stdout
+            command(database, "job", "show", job_id, "-o", "json").stdout
         )["bill"]
         assert int(document["bill_wei"]) == chain.job(job_id).final_cost_wei > 0
-        shown = command(engine, "earnings", "--job", job_id).stdout
+        shown = command(database, "earnings", "--job", job_id).stdout
         assert f"3 min x (1 CPU x {cpu} + " in shown
         assert "not as billed" not in shown

@@ -20,7 +20,7 @@ from devgrid.fleet import CELERY, Fleet
 from devgrid.machine import deadline
 from devgrid.processes import Processes, wait_until
 from devgrid.services.start import start_server
-from devgrid.state_folder import new_state_folder, private_processes
+from devgrid.state_folder import new_state_folder
 from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.fact_store import Facts
@@ -37,12 +37,6 @@ PUBLIC_LINE = (
 PATIENCE_S = 60.0
 CHAIN_ID = 179188  # by default
 pytestmark = pytest.mark.slow  # starts whole workers
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

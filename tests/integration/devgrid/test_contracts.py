@@ -2,7 +2,6 @@
 
 import stat
 import subprocess
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,12 +54,6 @@ def test_build__the_sources_compiled_again__give_what_is_committed(
             file.name: file.read_text() for file in (tmp_path / fresh).glob("*.json")
         }
         assert found == expected, "run: node devgrid/contracts/build.mjs"
-
-
-@pytest.fixture(scope="module")
-def chain() -> Iterator[Chain]:
-    with private_processes() as processes:
-        yield start_chain(processes)
 
 
 @pytest.fixture

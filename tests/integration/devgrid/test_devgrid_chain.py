@@ -1,7 +1,5 @@
 """The chain of a grid on a machine that is too busy for it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from devgrid.chain.chain import Chain
@@ -11,12 +9,6 @@ from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 
 BLOCK_TIME_S = 0.001  # more than any machine can do
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from sqlalchemy import create_engine, text
 from devgrid import REPOSITORY
 from devgrid.processes import Processes, wait_until
 from devgrid.services.start import start_server
-from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 
@@ -27,12 +26,6 @@ WITHIN_S = 60.0
 
 # a first installation downloads 100 MB
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

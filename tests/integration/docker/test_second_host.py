@@ -9,7 +9,6 @@ import re
 import shutil
 import ssl
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -20,7 +19,6 @@ from devgrid import REPOSITORY
 from devgrid.ports import free_port
 from devgrid.processes import Processes
 from devgrid.services.start import start_server
-from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.settings import load
@@ -91,12 +89,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> FirstHost:
     made = FirstHost(tmp_path_factory.mktemp("host"))
     made.follow()
     return made
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
 
 
 def test_page__urls_of_both_hosts__name_the_first_and_want_its_certificate(

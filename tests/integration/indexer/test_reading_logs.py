@@ -14,11 +14,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
-from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.chain.model import Account
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from devgrid.state_folder import private_processes
 from supervisor_tasks.accounts.sync import make_accounts
 from supervisor_tasks.chain.contract import NEW_JOB
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
@@ -40,8 +38,6 @@ from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (
     CUSTOMERS,
     ChainHarness,
-    databases,
-    empty,
     scheduled_jobs,
 )
 
@@ -106,31 +102,6 @@ def serving(node: Picky) -> Iterator[Picky]:
         yield node
 
 
-@pytest.fixture(scope="module")
-def chain() -> Iterator[Chain]:
-    with private_processes() as processes:
-        yield start_chain(processes)
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Engine]:
-    with private_processes() as processes, databases(processes, "one") as (engine,):
-        yield engine
-
-
-@pytest.fixture
-def engine(database: Engine) -> Engine:
-    empty(database)
-    return database
-
-
-@pytest.fixture
-def provider(chain: Chain) -> Account:
-    account = chain.new_account()
-    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    return account
-
-
 @pytest.fixture
 def node(chain: Chain) -> Iterator[Picky]:
     with serving(Picky(chain.rpc_url)) as found:
@@ -163,10 +134,14 @@ def alarms(site: WorkerContext) -> list[str]:
 
 @pytest.mark.parametrize("talkative", [False, True])
 def test_scan__node_rejects_long_ranges__all_blocks_are_read_in_short_ones(
-    node: Picky, chain: Chain, provider: Account, engine: Engine, talkative: bool
+    node: Picky,
+    chain: Chain,
+    provider: Account,
+    empty_database: Engine,
+    talkative: bool,
 ) -> None:
     node.talkative = talkative
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     scan(site)
     (job_id,) = scheduled_jobs(chain, provider, 1)
     chain.send(provider, "MetaScheduler", "claimNextJob")
@@ -178,9 +153,9 @@ def test_scan__node_rejects_long_ranges__all_blocks_are_read_in_short_ones(
 
 
 def test_scan__node_shows_more_again__long_ranges_are_asked_for(
-    node: Picky, chain: Chain, provider: Account, engine: Engine
+    node: Picky, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     scan(site)
     chain.mine(BLOCKS)
     wait_until(lambda: is_read(site), "all blocks read", 60.0)
@@ -192,16 +167,16 @@ def test_scan__node_shows_more_again__long_ranges_are_asked_for(
 
 
 def test_scan__no_range_is_short_enough__operator_is_called_until_one_is_answered(
-    node: Picky, chain: Chain, provider: Account, engine: Engine
+    node: Picky, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     node.most = 1
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     scan(site)
     chain.mine()
     node.most = 0
     assert not is_read(site)
     assert alarms(site) == []
-    with engine.begin() as connection:
+    with empty_database.begin() as connection:
         connection.execute(
             text("UPDATE facts SET since = now() - interval '4 minutes'")
         )
@@ -246,11 +221,11 @@ def accounts_wanted(engine: Engine) -> list[str]:
 
 
 def test_find_new_customers__node_rejects_the_question__next_one_is_short(
-    node: Picky, chain: Chain, provider: Account, engine: Engine
+    node: Picky, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     """After an outage each question was longer than the one before, and refused."""
     node.most = 2
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     site = replace(site, directory=directory_that_is_away())
     new_blocks = NewBlocks(site, 1.0, anything_to_claim, lambda _: None)
     new_blocks.poll()
@@ -263,10 +238,10 @@ def test_find_new_customers__node_rejects_the_question__next_one_is_short(
 
 
 def test_find_new_customers__many_blocks_were_missed__accounts_reads_them(
-    node: Picky, chain: Chain, provider: Account, engine: Engine
+    node: Picky, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     dispatched = list[str]()
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     site = replace(site, directory=directory_that_is_away())
     new_blocks = NewBlocks(site, 1.0, anything_to_claim, dispatched.append)
     new_blocks.poll()
@@ -277,12 +252,12 @@ def test_find_new_customers__many_blocks_were_missed__accounts_reads_them(
 
 
 def test_find_new_customers__worker_starts__accounts_reads_what_it_missed(
-    node: Picky, chain: Chain, provider: Account, engine: Engine
+    node: Picky, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     """A request of the blocks that were mined before the first look is read at once,
     and not when `accounts` is due the next time.
     """
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     site = replace(site, directory=directory_that_is_away())
     make_accounts(site)
     (job_id,) = scheduled_jobs(chain, provider, 1)
@@ -291,15 +266,19 @@ def test_find_new_customers__worker_starts__accounts_reads_what_it_missed(
     NewBlocks(site, 1.0, anything_to_claim, dispatched.append).poll()
     assert "accounts" in dispatched
     make_accounts(site)
-    assert CUSTOMERS[job_id].address.lower() in accounts_wanted(engine)
+    assert CUSTOMERS[job_id].address.lower() in accounts_wanted(empty_database)
 
 
 # more of them are read again each time than the node shows at once
 @pytest.mark.parametrize("confirmations", [0, 60])
 def test_accounts__node_rejects_long_ranges__all_customers_are_heard(
-    node: Picky, chain: Chain, provider: Account, engine: Engine, confirmations: int
+    node: Picky,
+    chain: Chain,
+    provider: Account,
+    empty_database: Engine,
+    confirmations: int,
 ) -> None:
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     site = replace(
         site,
         directory=directory_that_is_away(),
@@ -309,7 +288,7 @@ def test_accounts__node_rejects_long_ranges__all_customers_are_heard(
 
     def heard() -> list[str]:
         make_accounts(site)
-        return accounts_wanted(engine)
+        return accounts_wanted(empty_database)
 
     for blocks in (BLOCKS, 1):
         (job_id,) = scheduled_jobs(chain, provider, 1)
@@ -319,15 +298,15 @@ def test_accounts__node_rejects_long_ranges__all_customers_are_heard(
 
 
 def test_accounts__no_endpoint_shows_logs__those_that_are_due_are_tried(
-    node: Picky, chain: Chain, provider: Account, engine: Engine
+    node: Picky, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     """They need the directory only, which is away here, too: the try leaves its
     error.
     """
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     site = replace(site, directory=directory_that_is_away())
     make_accounts(site)
-    with engine.begin() as connection:
+    with empty_database.begin() as connection:
         request(
             connection,
             site.ledger.cluster,
@@ -338,13 +317,13 @@ def test_accounts__no_endpoint_shows_logs__those_that_are_due_are_tried(
     chain.mine()
     with pytest.raises(RpcUnavailableError):
         make_accounts(site)
-    with engine.connect() as connection:
+    with empty_database.connect() as connection:
         (error,) = connection.scalars(text("SELECT last_error FROM effects"))
     assert "directory" in error
 
 
 def test_accounts__request_that_cannot_be_read__is_told_and_holds_up_no_other(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     def answer(calls: list[Call]) -> tuple[int, Any] | None:
         """A request that is cut, one of another contract, and the real one."""
@@ -363,21 +342,21 @@ def test_accounts__request_that_cannot_be_read__is_told_and_holds_up_no_other(
         return 200, [entry]
 
     with node_proxy(chain, answer) as (_, url):
-        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url))
-        site = replace(fleet.site, directory=directory_that_is_away())
+        harness = ChainHarness.of(chain, provider, empty_database, Rpc.at(url))
+        site = replace(harness.site, directory=directory_that_is_away())
         make_accounts(site)
         (job_id,) = scheduled_jobs(chain, provider, 1)
         make_accounts(site)
-    assert accounts_wanted(engine) == [CUSTOMERS[job_id].address.lower()]
+    assert accounts_wanted(empty_database) == [CUSTOMERS[job_id].address.lower()]
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name == AlarmName.CHAIN_LOG_UNREADABLE
     assert alarm.details["topic"] == NEW_JOB.topic
 
 
 def test_history__node_rejects_long_ranges__older_claims_are_read(
-    node: Picky, chain: Chain, provider: Account, engine: Engine
+    node: Picky, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
-    site = site_of(node, chain, provider, engine)
+    site = site_of(node, chain, provider, empty_database)
     start_block = chain.block_number()
     (job_id,) = scheduled_jobs(chain, provider, 1)
     chain.send(provider, "MetaScheduler", "claimNextJob")

@@ -1,17 +1,12 @@
 """Claims on a real chain: those that revert or get no estimate, and what pauses them."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Engine
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
-from devgrid.chain.model import Account, ChainNode, ChainPrices
-from devgrid.processes import Processes
-from devgrid.state_folder import private_processes
+from devgrid.chain.model import Account
 from supervisor_tasks.chain.abi_codec import function
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
@@ -32,44 +27,12 @@ from tests.support.wallet_harness import (
     CUSTOMERS,
     DEFINITION,
     ChainHarness,
-    databases,
-    empty,
     held,
     scheduled_jobs,
     settled,
 )
 
 pytestmark = pytest.mark.slow  # transactions that stay pending
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def database(processes: Processes) -> Iterator[Engine]:
-    with databases(processes, "one") as (engine,):
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def chain(processes: Processes) -> Chain:
-    return start_chain(processes)
-
-
-@pytest.fixture
-def provider(chain: Chain) -> Account:
-    account = chain.new_account()
-    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    return account
-
-
-@pytest.fixture
-def fleet(chain: Chain, provider: Account, database: Engine) -> ChainHarness:
-    empty(database)
-    return ChainHarness.of(chain, provider, database)
 
 
 def _outbid(chain: Chain, customer: Account, job_id: JobId) -> None:
@@ -92,23 +55,23 @@ def _outbid(chain: Chain, customer: Account, job_id: JobId) -> None:
     )
 
 
-def _claim_that_reverts(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def _claim_that_reverts(chain: Chain, provider: Account, harness: ChainHarness) -> None:
     """A job is there when its claim is estimated, and gone when it is mined."""
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with held(chain):
-        claim(fleet.site)
+        claim(harness.site)
         _outbid(chain, CUSTOMERS[job_id], job_id)
-    settled(fleet)
+    settled(harness)
 
 
 def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
-    chain: Chain, provider: Account, fleet: ChainHarness
+    chain: Chain, provider: Account, harness: ChainHarness
 ) -> None:
     for _ in range(claim_backoff.MAX_REVERTED_CLAIMS):
-        assert fleet.alarms() == set()
-        _claim_that_reverts(chain, provider, fleet)
-    assert fleet.states() == ["REVERTED"] * 3
-    (alarm,) = fleet.site.ledger.alarms.all()
+        assert harness.alarms() == set()
+        _claim_that_reverts(chain, provider, harness)
+    assert harness.states() == ["REVERTED"] * 3
+    (alarm,) = harness.site.ledger.alarms.all()
     assert alarm.name == AlarmName.CLAIMS_REVERTING
     assert (
         alarm.details["purpose"],
@@ -118,23 +81,23 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
     assert "NoJob" in alarm.details["error"]
 
     job_ids = scheduled_jobs(chain, provider, 5)
-    waited(fleet, -60.0)  # however slow this machine is
-    claim(fleet.site)
-    assert len(fleet.rows()) == 3
-    waited(fleet, 65.0)
+    waited(harness, -60.0)  # however slow this machine is
+    claim(harness.site)
+    assert len(harness.rows()) == 3
+    waited(harness, 65.0)
     with held(chain):
-        claim(fleet.site)
-        claim(fleet.site)
-        assert len(fleet.rows()) == 4
-    settled(fleet)
-    assert fleet.alarms() == set()
-    claim(fleet.site)
-    settled(fleet)
+        claim(harness.site)
+        claim(harness.site)
+        assert len(harness.rows()) == 4
+    settled(harness)
+    assert harness.alarms() == set()
+    claim(harness.site)
+    settled(harness)
     assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
 
 
 def test_claims__ever_longer_jobs_among_others__few_run_out_of_gas(
-    chain: Chain, provider: Account, fleet: ChainHarness
+    chain: Chain, provider: Account, harness: ChainHarness
 ) -> None:
     """A claim's gas is estimated with the first job that waits. A longer one behind it
     cannot be claimed with that gas, and all claims behind that one meet it, too.
@@ -145,45 +108,45 @@ def test_claims__ever_longer_jobs_among_others__few_run_out_of_gas(
         jobs.update(scheduled_jobs(chain, provider, 1, definition))
     for _ in range(4 * len(jobs)):
         with held(chain):
-            claim(fleet.site)
-        settled(fleet)
-    assert set(fleet.site.ledger.jobs(sorted(jobs))) == jobs
-    counted = Counter(fleet.states())
+            claim(harness.site)
+        settled(harness)
+    assert set(harness.site.ledger.jobs(sorted(jobs))) == jobs
+    counted = Counter(harness.states())
     assert counted["MINED"] == len(jobs)
     # those behind the second job, and no more than succeed from then on
     assert counted["REVERTED"] <= len(jobs) - 1 + 4
 
 
 def test_claims__that_revert_now_and_then__are_no_alarm(
-    chain: Chain, provider: Account, fleet: ChainHarness
+    chain: Chain, provider: Account, harness: ChainHarness
 ) -> None:
     for _ in range(2):
         for _ in range(claim_backoff.MAX_REVERTED_CLAIMS - 1):
-            _claim_that_reverts(chain, provider, fleet)
+            _claim_that_reverts(chain, provider, harness)
         scheduled_jobs(chain, provider, 1)
-        claim(fleet.site)
-        settled(fleet)
-    assert fleet.alarms() == set()
+        claim(harness.site)
+        settled(harness)
+    assert harness.alarms() == set()
 
 
 def test_claims_paused__nothing_new_is_claimed__cancellations_are(
-    chain: Chain, provider: Account, fleet: ChainHarness
+    chain: Chain, provider: Account, harness: ChainHarness
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    claim(fleet.site)
-    settled(fleet)
-    fleet.site.ledger.switches.set(Switch.CLAIMING_PAUSED, "maintenance")
+    claim(harness.site)
+    settled(harness)
+    harness.site.ledger.switches.set(Switch.CLAIMING_PAUSED, "maintenance")
     scheduled_jobs(chain, provider, 1)
     chain.customers.cancel_job(CUSTOMERS[job_id], job_id)
-    claim(fleet.site)
-    settled(fleet)
-    assert [purpose for (purpose,) in fleet.rows("purpose")] == [
+    claim(harness.site)
+    settled(harness)
+    assert [purpose for (purpose,) in harness.rows("purpose")] == [
         "claim",
         "claim-cancelling",
     ]
-    fleet.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
-    claim(fleet.site)
-    assert [purpose for (purpose,) in fleet.rows("purpose")] == [
+    harness.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
+    claim(harness.site)
+    assert [purpose for (purpose,) in harness.rows("purpose")] == [
         "claim",
         "claim-cancelling",
         "claim",
@@ -191,63 +154,63 @@ def test_claims_paused__nothing_new_is_claimed__cancellations_are(
 
 
 def test_contract_retired__alarm_and_no_claim__until_it_is_open(
-    chain: Chain, provider: Account, fleet: ChainHarness
+    chain: Chain, provider: Account, harness: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     admin = chain.account("admin")
     chain.send(admin, "MetaScheduler", "setEnableRequestNewJob", False)
     try:
-        claim(fleet.site)
-        assert AlarmName.CONTRACT_RETIRED in fleet.alarms()
-        assert fleet.rows() == []
+        claim(harness.site)
+        assert AlarmName.CONTRACT_RETIRED in harness.alarms()
+        assert harness.rows() == []
     finally:
         chain.send(admin, "MetaScheduler", "setEnableRequestNewJob", True)
-    claim(fleet.site)
-    assert AlarmName.CONTRACT_RETIRED not in fleet.alarms()
-    assert len(fleet.rows()) == 1
+    claim(harness.site)
+    assert AlarmName.CONTRACT_RETIRED not in harness.alarms()
+    assert len(harness.rows()) == 1
 
 
 def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(
-    chain: Chain, fleet: ChainHarness
+    chain: Chain, harness: ChainHarness
 ) -> None:
-    running = started(fleet, provider_of(fleet))
-    (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
+    running = started(harness, provider_of(harness))
+    (waiting,) = scheduled_jobs(chain, provider_of(harness), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.account.transactions.instance_tag())[
-        2:
-    ].ljust(64, "0")
+    claims_next = append_tag(
+        CLAIM.encode(), harness.account.transactions.instance_tag()
+    )[2:].ljust(64, "0")
     with broken_for(chain, claims_next, "fe", at="00"):
         with pytest.raises(RpcUnavailableError, match="gives no estimate"):
-            claim(fleet.site)
-        settled(fleet)
-        assert fleet.site.ledger.jobs([running])[running].cancel_requested
-    claim(fleet.site)
-    settled(fleet)
-    assert waiting in fleet.site.ledger.jobs([waiting])
+            claim(harness.site)
+        settled(harness)
+        assert harness.site.ledger.jobs([running])[running].cancel_requested
+    claim(harness.site)
+    settled(harness)
+    assert waiting in harness.site.ledger.jobs([waiting])
 
 
 @pytest.mark.parametrize("ends_by", ["one that passes", "an empty queue"])
 def test_claim__refused_at_the_estimate__the_operator_is_called_a_minute_later(
-    chain: Chain, fleet: ChainHarness, ends_by: str
+    chain: Chain, harness: ChainHarness, ends_by: str
 ) -> None:
-    running = started(fleet, provider_of(fleet))
-    (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
+    running = started(harness, provider_of(harness))
+    (waiting,) = scheduled_jobs(chain, provider_of(harness), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.account.transactions.instance_tag())[
-        2:
-    ].ljust(64, "0")
+    claims_next = append_tag(
+        CLAIM.encode(), harness.account.transactions.instance_tag()
+    )[2:].ljust(64, "0")
     with broken_for(chain, claims_next, REFUSED, at="00"):
-        claim(fleet.site)
-        settled(fleet)
-        assert fleet.site.ledger.jobs([running])[running].cancel_requested
-        claim(fleet.site)
-        assert fleet.alarms() == set()
+        claim(harness.site)
+        settled(harness)
+        assert harness.site.ledger.jobs([running])[running].cancel_requested
+        claim(harness.site)
+        assert harness.alarms() == set()
         execute(
-            fleet,
+            harness,
             "UPDATE facts SET since = since - interval '1 minute' WHERE name LIKE 'condition.estimate_rejected.%'",
         )
-        claim(fleet.site)
-        (alarm,) = fleet.site.ledger.alarms.all()
+        claim(harness.site)
+        (alarm,) = harness.site.ledger.alarms.all()
         assert (alarm.name, alarm.details["purpose"]) == (
             AlarmName.CLAIMS_REVERTING,
             "claim",
@@ -256,10 +219,10 @@ def test_claim__refused_at_the_estimate__the_operator_is_called_a_minute_later(
         assert "revert" in alarm.details["error"]
         if ends_by == "an empty queue":
             chain.customers.cancel_job(CUSTOMERS[waiting], waiting)
-            claim(fleet.site)
-            assert fleet.alarms() == set()
+            claim(harness.site)
+            assert harness.alarms() == set()
             return
-    claim(fleet.site)
-    assert fleet.alarms() == set()
-    settled(fleet)
-    assert waiting in fleet.site.ledger.jobs([waiting])
+    claim(harness.site)
+    assert harness.alarms() == set()
+    settled(harness)
+    assert waiting in harness.site.ledger.jobs([waiting])

@@ -51,7 +51,7 @@ class Fetching:
     """
 
     site: WorkerContext
-    fleet: ChainHarness
+    harness: ChainHarness
     customer: Account
     provider: Account
     scripts: Path
@@ -72,9 +72,9 @@ class Fetching:
             batch_location_hash=location,
         )
         job_id = JobId(
-            self.fleet.chain.customers.request_job(self.customer, mine, 10**21)
+            self.harness.chain.customers.request_job(self.customer, mine, 10**21)
         )
-        self.fleet.chain.admin.meta_schedule([job_id], self.provider.address)
+        self.harness.chain.admin.meta_schedule([job_id], self.provider.address)
         claimed = Claimed(
             job_id=job_id,
             customer=Address(customer or self.customer.address),
@@ -95,7 +95,7 @@ class Fetching:
 
     def try_once(self, job_id: JobId) -> Job:
         """One try; the job after it."""
-        with self.fleet.engine.begin() as connection:
+        with self.harness.engine.begin() as connection:
             due = "UPDATE effects SET due_at = now() - interval '1 s' WHERE job_id = :id AND done_at IS NULL"
             connection.execute(text(due), {"id": job_id})
             fetch = "SELECT id FROM effects WHERE job_id = :id AND kind = :kind"
@@ -107,7 +107,7 @@ class Fetching:
 
     def last_error(self, job_id: JobId) -> str:
         """What the last try came to."""
-        with self.fleet.engine.connect() as connection:
+        with self.harness.engine.connect() as connection:
             query = text(
                 "SELECT last_error FROM effects WHERE job_id = :id AND kind = :kind"
             )
@@ -117,13 +117,13 @@ class Fetching:
 
     def was_down(self, job_id: JobId) -> None:
         """The service, for more tries than a refusal must have had to count."""
-        with self.fleet.engine.begin() as connection:
+        with self.harness.engine.begin() as connection:
             tried = "UPDATE effects SET attempts = :tries WHERE job_id = :id"
             connection.execute(text(tried), {"tries": REJECTED_TRIES, "id": job_id})
 
     def let_time_pass(self, job_id: JobId) -> None:
         """The claim is as old as a refusal must be to count."""
-        with self.fleet.engine.begin() as connection:
+        with self.harness.engine.begin() as connection:
             older = (
                 "UPDATE events SET at = at - :by * interval '1 s' WHERE job_id = :id"
             )
@@ -163,17 +163,17 @@ def fetching() -> Iterator[Fetching]:
 
         def sign(challenge: bytes) -> bytes:
             here.before_answer()
-            return fleet.account.sign_message(challenge)
+            return harness.account.sign_message(challenge)
 
-        fleet = ChainHarness.of(chain, provider, engine)
+        harness = ChainHarness.of(chain, provider, engine)
         services = replace(
-            fleet.site.chain,
+            harness.site.chain,
             job_definitions=JobDefinitions(lambda: channels.open(address), sign),
         )
         folder = processes.folder / "scripts"
         here = Fetching(
-            replace(fleet.site, chain_services=services),
-            fleet,
+            replace(harness.site, chain_services=services),
+            harness,
             customer,
             provider,
             folder,
@@ -182,7 +182,7 @@ def fetching() -> Iterator[Fetching]:
         )
         wait_until(answers, "the job definition service", 60.0)
         yield here
-        fleet.site.ledger.holder.close()
+        harness.site.ledger.holder.close()
 
 
 def test_fetch__service_restarted_between_challenge_and_answer__succeeds_later(
@@ -259,7 +259,7 @@ def test_fetch__large_scripts_that_cannot_be_recorded_yet__no_more_are_fetched(
     try:
         with (
             ThreadPoolExecutor(1) as threads,
-            fetching.fleet.engine.begin() as connection,
+            fetching.harness.engine.begin() as connection,
         ):
             connection.execute(text("LOCK TABLE events IN SHARE ROW EXCLUSIVE MODE"))
             threads.submit(batch.run, lambda: True)

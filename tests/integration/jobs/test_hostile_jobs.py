@@ -2,16 +2,13 @@
 themselves and delay no other job.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
-from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.abi_codec import event, function
 from supervisor_tasks.chain.contract import CLAIMED, TOPICS, report_call
 from supervisor_tasks.chain_events.event_logs import decode_logs
@@ -23,8 +20,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from tests.support.wallet_harness import (
     DEFINITION,
     ChainHarness,
-    databases,
-    empty,
+    registered,
     scheduled_jobs,
     settled,
 )
@@ -37,30 +33,11 @@ HOSTILE = {
 }
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[Engine]:
-    with private_processes() as processes, databases(processes, "one") as (engine,):
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def chain() -> Iterator[Chain]:
-    with private_processes() as processes:
-        yield start_chain(processes)
-
-
 @pytest.fixture
-def fleet(chain: Chain, database: Engine) -> ChainHarness:
-    empty(database)
-    running = ChainHarness.of(chain, provider_on(chain), database)
-    scan(running.site)
-    return running
-
-
-def provider_on(chain: Chain) -> Account:
-    account = chain.new_account()
-    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    return account
+def harness(harness: ChainHarness) -> ChainHarness:
+    """The chain services of a fleet that has read all blocks."""
+    scan(harness.site)
+    return harness
 
 
 def hostile_job(
@@ -92,119 +69,120 @@ def hostile_job(
     return job_id
 
 
-def account_of(fleet: ChainHarness) -> Account:
+def account_of(harness: ChainHarness) -> Account:
     return Account(
-        fleet.account.address, "0x" + bytes(fleet.account._account.key).hex()
+        harness.account.address, "0x" + bytes(harness.account._account.key).hex()
     )
 
 
-def claimed_by(fleet: ChainHarness) -> None:
-    claim(fleet.site)
-    settled(fleet)
+def claimed_by(harness: ChainHarness) -> None:
+    claim(harness.site)
+    settled(harness)
 
 
 @pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_job__hash_is_no_text__ends_free_with_a_reason_and_others_go_on(
-    chain: Chain, fleet: ChainHarness, words: bytes
+    chain: Chain, harness: ChainHarness, words: bytes
 ) -> None:
-    bad = hostile_job(chain, fleet.account.address, words)
-    (good,) = scheduled_jobs(chain, account_of(fleet), 1)
-    claimed_by(fleet)
-    jobs = fleet.site.ledger.jobs([bad, good])
+    bad = hostile_job(chain, harness.account.address, words)
+    (good,) = scheduled_jobs(chain, account_of(harness), 1)
+    claimed_by(harness)
+    jobs = harness.site.ledger.jobs([bad, good])
     assert jobs[good].state is State.CLAIMED
     assert jobs[bad].state is State.ENDED
-    report(fleet.site)
-    settled(fleet)
-    assert fleet.site.ledger.jobs([bad])[bad].state is State.SETTLED
+    report(harness.site)
+    settled(harness)
+    assert harness.site.ledger.jobs([bad])[bad].state is State.SETTLED
     on_chain = chain.job(bad)
     assert on_chain.status is ChainStatus.FAILED
     assert on_chain.final_cost_wei == 0
     assert "batchLocationHash is " in on_chain.last_error
-    scan(fleet.site)
-    assert fleet.alarms() == set()
+    scan(harness.site)
+    assert harness.alarms() == set()
 
 
 @pytest.mark.parametrize("field", ["key", "value"])
 @pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_job__label_is_no_text__is_claimed_like_any_other(
-    chain: Chain, fleet: ChainHarness, words: bytes, field: str
+    chain: Chain, harness: ChainHarness, words: bytes, field: str
 ) -> None:
-    job_id = hostile_job(chain, fleet.account.address, words, field)
-    claimed_by(fleet)
-    scan(fleet.site)
-    assert fleet.site.ledger.jobs([job_id])[job_id].state is State.CLAIMED
+    job_id = hostile_job(chain, harness.account.address, words, field)
+    claimed_by(harness)
+    scan(harness.site)
+    assert harness.site.ledger.jobs([job_id])[job_id].state is State.CLAIMED
 
 
 def test_hostile_job__price_0_makes_its_limit_too_large__ends_with_a_reason(
-    chain: Chain, database: Engine
+    chain: Chain, empty_database: Engine
 ) -> None:
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices(0, 0, 0))
-    empty(database)
-    fleet = ChainHarness.of(chain, account, database)
-    scan(fleet.site)
+    harness = ChainHarness.of(chain, account, empty_database)
+    scan(harness.site)
     (job_id,) = scheduled_jobs(chain, account, 1)
-    claimed_by(fleet)
-    scan(fleet.site)
-    assert fleet.site.ledger.jobs([job_id])[job_id].state is State.ENDED
-    report(fleet.site)
-    settled(fleet)
+    claimed_by(harness)
+    scan(harness.site)
+    assert harness.site.ledger.jobs([job_id])[job_id].state is State.ENDED
+    report(harness.site)
+    settled(harness)
     assert chain.job(job_id).status is ChainStatus.FAILED
     assert "time limit (minutes) is 9223372036854775807" in chain.job(job_id).last_error
 
 
 def test_scan__the_claim_and_what_came_of_the_job_lie_in_one_stretch__is_all_heard(
-    chain: Chain, fleet: ChainHarness
+    chain: Chain, harness: ChainHarness
 ) -> None:
     """After a long outage, or with a ledger that was restored."""
-    (job_id,) = scheduled_jobs(chain, account_of(fleet), 1)
-    chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
+    (job_id,) = scheduled_jobs(chain, account_of(harness), 1)
+    chain.send(account_of(harness), "MetaScheduler", "claimNextJob")
     running = {
         "data": report_call(job_id, StatusUpdate(ChainStatus.RUNNING)),
         "gas": 1_000_000,
     }
     chain.receipts(
         chain.broadcast(
-            account_of(fleet), [{"to": chain.addresses.metascheduler, **running}]
+            account_of(harness), [{"to": chain.addresses.metascheduler, **running}]
         )
     )
     assert chain.job(job_id).status is ChainStatus.RUNNING
-    scan(fleet.site)
-    assert fleet.site.ledger.jobs([job_id])[job_id].chain_status is ChainStatus.RUNNING
+    scan(harness.site)
+    assert (
+        harness.site.ledger.jobs([job_id])[job_id].chain_status is ChainStatus.RUNNING
+    )
 
 
 def test_scan__hostile_jobs_of_another_provider__goes_on_behind_them(
-    chain: Chain, fleet: ChainHarness
+    chain: Chain, harness: ChainHarness
 ) -> None:
-    other = provider_on(chain)
+    other = registered(chain)
     theirs = [hostile_job(chain, other.address, words) for words in HOSTILE.values()]
     for _ in theirs:
         chain.send(other, "MetaScheduler", "claimNextJob")
-    (ours,) = scheduled_jobs(chain, account_of(fleet), 1)
-    chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
-    scan(fleet.site)
-    assert set(fleet.site.ledger.jobs([*theirs, ours])) == {ours}
-    cursor = fleet.site.ledger.cursors.of("contract")
+    (ours,) = scheduled_jobs(chain, account_of(harness), 1)
+    chain.send(account_of(harness), "MetaScheduler", "claimNextJob")
+    scan(harness.site)
+    assert set(harness.site.ledger.jobs([*theirs, ours])) == {ours}
+    cursor = harness.site.ledger.cursors.of("contract")
     assert cursor is not None
     assert cursor[0] == chain.block_number()
-    assert fleet.alarms() == set()
+    assert harness.alarms() == set()
 
 
 def test_decode_logs__log_cannot_be_read__is_an_alarm_and_others_are_decoded(
-    chain: Chain, fleet: ChainHarness
+    chain: Chain, harness: ChainHarness
 ) -> None:
-    scheduled_jobs(chain, account_of(fleet), 2)
+    scheduled_jobs(chain, account_of(harness), 2)
     for _ in range(2):
-        chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
-    contract = fleet.site.chain.contract
+        chain.send(account_of(harness), "MetaScheduler", "claimNextJob")
+    contract = harness.site.chain.contract
     method, params = contract.logs_call(0, chain.block_number())
     logs = contract.rpc.call(method, *params)
     claims = [log for log in logs if log["topics"][0] == CLAIMED.topic]
     whole = len(contract.decode_events(logs)[0])
     for cut in (len("0x") + 3 * 64, len("0x") + 10):
         claims[-2]["data"] = claims[-1]["data"][:cut]
-        assert len(decode_logs(fleet.site.ledger, contract, logs)) == whole - 1
-        (alarm,) = fleet.site.ledger.alarms.all()
+        assert len(decode_logs(harness.site.ledger, contract, logs)) == whole - 1
+        (alarm,) = harness.site.ledger.alarms.all()
         assert alarm.name == AlarmName.CHAIN_LOG_UNREADABLE
         assert alarm.details["tx_hash"] == claims[-2]["transactionHash"]
         assert alarm.details["topic"] in TOPICS

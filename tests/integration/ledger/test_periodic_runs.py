@@ -1,27 +1,17 @@
 """Periodic runs on a real database: written one by one, or together by one statement."""
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import Engine, event
 
-from devgrid.state_folder import private_processes
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from tests.support.wallet_harness import databases
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with private_processes() as processes, databases(processes, "one") as (engine,):
-        yield engine
 
 
 def test_together__runs_of_several_parts__are_written_by_one_statement(
-    engine: Engine,
+    database: Engine,
 ) -> None:
-    runs, statements = PeriodicRuns(engine, "one"), list[str]()
+    runs, statements = PeriodicRuns(database, "one"), list[str]()
     event.listen(
-        engine, "before_cursor_execute", lambda *about: statements.append(about[2])
+        database, "before_cursor_execute", lambda *about: statements.append(about[2])
     )
     with runs.together():
         runs.record("chain")
@@ -32,9 +22,9 @@ def test_together__runs_of_several_parts__are_written_by_one_statement(
 
 
 def test_together__work_fails__its_runs_are_written_all_the_same(
-    engine: Engine,
+    database: Engine,
 ) -> None:
-    runs = PeriodicRuns(engine, "two")
+    runs = PeriodicRuns(database, "two")
 
     def work() -> None:
         with runs.together():

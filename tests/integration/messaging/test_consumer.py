@@ -15,7 +15,6 @@ from sqlalchemy import Engine, create_engine, text
 from devgrid.fleet import Fleet
 from devgrid.processes import Processes, wait_until
 from devgrid.services.start import start_server
-from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
@@ -36,12 +35,6 @@ AWAY = "broker_disconnected"
 CONNECTED = "Connected to [redacted]"
 WITHIN_S = 60.0  # figures are the benchmark's; a loaded machine is slow
 pytestmark = pytest.mark.slow  # outages that last
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

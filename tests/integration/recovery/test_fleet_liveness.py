@@ -6,11 +6,9 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
-from devgrid.chain.model import Account, ChainNode, ChainPrices
+from devgrid.chain.model import Account
 from devgrid.ports import free_port
 from devgrid.processes import Processes
-from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.ledger.ledger import Ledger
@@ -21,22 +19,12 @@ from tests.support.wallet_harness import (
     ChainHarness,
     claims,
     databases,
+    registered,
     scheduled_jobs,
     wait_for_receipts,
 )
 
 UNKNOWN = b"\x07" * 8
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def chain(processes: Processes) -> Chain:
-    return start_chain(processes)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +35,7 @@ def engines(processes: Processes) -> Iterator[list[Engine]]:
 
 @pytest.fixture(scope="module")
 def provider(chain: Chain) -> Account:
-    account = chain.new_account()
-    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    return account
+    return registered(chain)
 
 
 def evidence(chain: Chain, engine: Engine, address: str, tag: bytes) -> list[str]:

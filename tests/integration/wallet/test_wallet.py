@@ -10,15 +10,12 @@ from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, text
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
-from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
+from devgrid.chain.model import Account
 from devgrid.machine import deadline
-from devgrid.processes import Processes, wait_until
-from devgrid.services.start import start_server
-from devgrid.state_folder import private_processes
+from devgrid.processes import wait_until
 from supervisor_tasks.chain.contract import (
     CLAIM,
     Contract,
@@ -26,58 +23,14 @@ from supervisor_tasks.chain.contract import (
     report_call,
 )
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
-from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
-from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, StatusUpdate
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.jobs.model import Address, ChainStatus, StatusUpdate
 from supervisor_tasks.ledger.transactions import Mined
 from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.sent_transactions import SentTransactions
 from supervisor_tasks.wallet.transaction_writer import TransactionWriter, Write
-
-DEFINITION = JobDefinition(
-    gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
-)
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def database(processes: Processes) -> Iterator[Engine]:
-    folder = processes.folder / "postgres"
-    folder.mkdir()
-    server = embedded_servers.postgres(folder)
-    start_server(processes, "postgres", server)
-    engine = create_engine(server.url)
-    METADATA.create_all(engine)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def chain(processes: Processes) -> Chain:
-    return start_chain(processes)
-
-
-@pytest.fixture
-def provider(chain: Chain) -> Account:
-    account = chain.new_account()
-    chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    return account
-
-
-@pytest.fixture
-def engine(database: Engine) -> Engine:
-    with database.begin() as connection:
-        connection.execute(
-            text("TRUNCATE transactions, signatures, instance_tags, alarms")
-        )
-    return database
+from tests.support.wallet_harness import scheduled_jobs
 
 
 @dataclass(frozen=True)
@@ -90,8 +43,8 @@ class Wallet:
 
 
 @pytest.fixture
-def wallet(chain: Chain, provider: Account, engine: Engine) -> Wallet:
-    return wallet_at(chain.rpc_url, chain, provider, engine)
+def wallet(chain: Chain, provider: Account, empty_database: Engine) -> Wallet:
+    return wallet_at(chain.rpc_url, chain, provider, empty_database)
 
 
 def wallet_at(url: str, chain: Chain, provider: Account, engine: Engine) -> Wallet:
@@ -103,14 +56,6 @@ def wallet_at(url: str, chain: Chain, provider: Account, engine: Engine) -> Wall
         TransactionWriter(account, chain.addresses.metascheduler),
         SentTransactions(account),
     )
-
-
-def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
-    customer = chain.new_account()
-    chain.admin.mint_credits(customer.address, 10**24)
-    job_ids = chain.customers.request_jobs(customer, DEFINITION, number, 10**20)
-    chain.admin.meta_schedule(job_ids, provider.address)
-    return [JobId(job_id) for job_id in job_ids]
 
 
 def rows(engine: Engine) -> list[tuple[int, str, str]]:
@@ -149,11 +94,11 @@ def mined(wallet: Wallet, chain: Chain) -> list[tuple[Mined, dict[str, object]]]
 
 
 def test_send__n_claims__have_consecutive_nonces_and_events_in_receipts(
-    chain: Chain, provider: Account, wallet: Wallet, engine: Engine
+    chain: Chain, provider: Account, wallet: Wallet, empty_database: Engine
 ) -> None:
     job_ids = scheduled_jobs(chain, provider, 5)
     assert wallet.writer.send(claims(wallet, 5)) == 5
-    nonces = [nonce for nonce, _, _ in rows(engine)]
+    nonces = [nonce for nonce, _, _ in rows(empty_database)]
     assert nonces == list(range(nonces[0], nonces[0] + 5))
     contract = Contract(
         chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.account.address
@@ -178,14 +123,14 @@ def test_send__n_claims__have_consecutive_nonces_and_events_in_receipts(
 
 
 def test_send__idempotency_key_that_is_open__is_not_written_again(
-    chain: Chain, provider: Account, wallet: Wallet, engine: Engine
+    chain: Chain, provider: Account, wallet: Wallet, empty_database: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     writes = claims(wallet, 2)
     assert wallet.writer.send(writes[:1]) == 1
     assert wallet.writer.send(writes) == 1
     assert wallet.writer.send(writes) == 0
-    assert [key for _, key, _ in rows(engine)] == ["claim:0", "claim:1"]
+    assert [key for _, key, _ in rows(empty_database)] == ["claim:0", "claim:1"]
 
 
 @contextmanager
@@ -220,14 +165,16 @@ def proxy_that_cuts(chain: Chain, word: bytes) -> Iterator[str]:
 
 
 def test_send__node_gone_after_the_commit__the_same_bytes_go_out_later(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     with proxy_that_cuts(chain, b"eth_sendRawTransaction") as url:
-        wallet = wallet_at(url, chain, provider, engine)
+        wallet = wallet_at(url, chain, provider, empty_database)
         assert wallet.writer.send(claims(wallet, 2)) == 2
-    assert [state for _, _, state in rows(engine)] == ["SIGNED", "SIGNED"]
-    again = wallet_at(chain.rpc_url, chain, provider, engine)  # as after a restart
+    assert [state for _, _, state in rows(empty_database)] == ["SIGNED", "SIGNED"]
+    again = wallet_at(
+        chain.rpc_url, chain, provider, empty_database
+    )  # as after a restart
     hashes = [entry.hash for entry in again.sent_transactions.all()]
     again.sent_transactions.send_again(again.sent_transactions.all())
     results = mined(again, chain)
@@ -236,12 +183,12 @@ def test_send__node_gone_after_the_commit__the_same_bytes_go_out_later(
 
 
 def test_send__node_unreachable__raises_before_anything_is_signed(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
-    wallet = wallet_at("http://127.0.0.1:9", chain, provider, engine)
+    wallet = wallet_at("http://127.0.0.1:9", chain, provider, empty_database)
     with pytest.raises(RpcUnavailableError):
         wallet.writer.send([Write("claim:0", "claim", CLAIM.encode(), gas=200_000)])
-    assert rows(engine) == []
+    assert rows(empty_database) == []
 
 
 def test_estimate__what_the_contract_would_reject__costs_nothing_and_names_the_error(
@@ -258,7 +205,7 @@ def test_estimate__what_the_contract_would_reject__costs_nothing_and_names_the_e
 
 
 def test_mined__reverted__is_found_out_and_the_key_may_be_used_again(
-    chain: Chain, provider: Account, wallet: Wallet, engine: Engine
+    chain: Chain, provider: Account, wallet: Wallet, empty_database: Engine
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
     write = Write(
@@ -273,21 +220,21 @@ def test_mined__reverted__is_found_out_and_the_key_may_be_used_again(
     assert not result.success
     reason = wallet.sent_transactions.why_reverted([result])[result.sent.id]
     assert reason.revert.name == "InvalidTransition"
-    with engine.begin() as connection:
+    with empty_database.begin() as connection:
         wallet.sent_transactions.close(connection, [result], {result.sent.id: reason})
-    assert [state for _, _, state in rows(engine)] == ["REVERTED"]
+    assert [state for _, _, state in rows(empty_database)] == ["REVERTED"]
     assert wallet.writer.missing(["end"]) == {"end"}
     assert wallet.sent_transactions.all() == []
 
 
 def test_nonce__another_program_used_the_wallet__goes_on_behind_it(
-    chain: Chain, provider: Account, wallet: Wallet, engine: Engine
+    chain: Chain, provider: Account, wallet: Wallet, empty_database: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     wallet.writer.send(claims(wallet, 1))
     chain.send(provider, "MetaScheduler", "claimNextJob")
     wallet.writer.send([replace(claims(wallet, 1)[0], idempotency_key="later")])
-    nonces = [nonce for nonce, _, _ in rows(engine)]
+    nonces = [nonce for nonce, _, _ in rows(empty_database)]
     assert nonces[1] == nonces[0] + 2
     assert all(result.success for result, _ in mined(wallet, chain))
 

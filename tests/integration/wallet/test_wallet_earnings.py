@@ -2,16 +2,11 @@
 balances; and how long a job waited.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import Engine
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account
-from devgrid.processes import Processes
-from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import report_call
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.instruments import REGISTRY
@@ -21,32 +16,12 @@ from tests.support.wallet_harness import (
     GAS,
     ChainHarness,
     claims,
-    databases,
-    empty,
     registered,
     scheduled_jobs,
     sent,
 )
 
 MINUTES = 2
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def chain(processes: Processes) -> Chain:
-    return start_chain(processes)
-
-
-@pytest.fixture(scope="module")
-def engine(processes: Processes) -> Iterator[Engine]:
-    with databases(processes, "here") as (engine,):
-        empty(engine)
-        yield engine
 
 
 @pytest.fixture(scope="module")
@@ -78,21 +53,21 @@ def waits() -> float:
 
 
 def test_totals__of_a_job_that_was_paid__agree_with_the_chain_to_the_wei(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, database: Engine
 ) -> None:
-    fleet = ChainHarness.of(chain, provider, engine)
-    scan(fleet.site)
+    harness = ChainHarness.of(chain, provider, database)
+    scan(harness.site)
     credits_before, coins_before, waits_before = (
         credits_of(chain, provider),
         coins_of(chain, provider),
         waits(),
     )
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    sent(fleet, *claims(1))
-    scan(fleet.site)
-    sent(fleet, reported(job_id, StatusUpdate(ChainStatus.RUNNING)))
-    sent(fleet, reported(job_id, StatusUpdate(ChainStatus.FINISHED, minutes=MINUTES)))
-    totals = fleet.site.ledger.counters.read()
+    sent(harness, *claims(1))
+    scan(harness.site)
+    sent(harness, reported(job_id, StatusUpdate(ChainStatus.RUNNING)))
+    sent(harness, reported(job_id, StatusUpdate(ChainStatus.FINISHED, minutes=MINUTES)))
+    totals = harness.site.ledger.counters.read()
     earned = credits_of(chain, provider) - credits_before
     assert earned > 0
     assert totals["credits", ""] == earned

@@ -20,13 +20,12 @@ from eth_utils.address import to_checksum_address
 from sqlalchemy import Engine, text
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import ANVIL, CHAIN_ID, start_anvil, start_chain
+from devgrid.chain.deployment import ANVIL, CHAIN_ID, start_anvil
 from devgrid.chain.model import Account
 from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
-from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc import failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcError, RpcUnavailableError
@@ -52,10 +51,7 @@ from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (
     ChainHarness,
     claims,
-    databases,
-    empty,
     held,
-    registered,
     scheduled_jobs,
     sign_again,
     wait_for_receipts,
@@ -64,34 +60,6 @@ from tests.support.wallet_harness import (
 pytestmark = pytest.mark.slow  # outages that last
 
 DEADLINE_S = 1.0
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with private_processes() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def database(processes: Processes) -> Iterator[Engine]:
-    with databases(processes, "one") as (engine,):
-        yield engine
-
-
-@pytest.fixture
-def engine(database: Engine) -> Engine:
-    empty(database)
-    return database
-
-
-@pytest.fixture(scope="module")
-def chain(processes: Processes) -> Chain:
-    return start_chain(processes)
-
-
-@pytest.fixture
-def provider(chain: Chain) -> Account:
-    return registered(chain)
 
 
 @contextmanager
@@ -255,7 +223,10 @@ def test_rpc__result_that_cannot_be__is_no_answer(method: str) -> None:
 
 
 def test_garbage__begins_while_an_endpoint_is_used__nothing_is_lost(
-    chain: Chain, provider: Account, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    chain: Chain,
+    provider: Account,
+    empty_database: Engine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # the ledger is new and the wallet is not: one endpoint is believed about nonces
     monkeypatch.setattr(nonces, "PATIENCE_S", -1.0)
@@ -270,11 +241,11 @@ def test_garbage__begins_while_an_endpoint_is_used__nothing_is_lost(
             chain.block_number(),
         )
         first._head_s = first._looked_s = time.monotonic()
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
-        fleet.writer.send(claims(1))
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        harness.writer.send(claims(1))
         assert rpc.health()[first.name] is Health.UNREACHABLE
-        wait_until(lambda: not fleet.follow(), "the receipt", 60.0, 0.1)
-        assert fleet.states() == ["MINED"]
+        wait_until(lambda: not harness.follow(), "the receipt", 60.0, 0.1)
+        assert harness.states() == ["MINED"]
 
 
 @pytest.mark.parametrize("words", ["execution reverted", "no"])
@@ -297,17 +268,17 @@ def test_look__error_to_what_every_node_answers__is_no_answer(
 
 
 def test_node__without_the_contract__is_not_believed(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
-    fleet = ChainHarness.of(chain, provider, engine)
+    harness = ChainHarness.of(chain, provider, empty_database)
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
     chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, "0x")
     try:
         with pytest.raises(RpcUnavailableError, match="does not have the contract"):
-            claim(fleet.site)
+            claim(harness.site)
     finally:
         chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, code)
-    claim(fleet.site)
+    claim(harness.site)
 
 
 def test_logs__of_blocks_that_were_not_asked_for__the_next_endpoint_is_asked(
@@ -373,7 +344,7 @@ READS = (
 def test_node__lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
     chain: Chain,
     provider: Account,
-    engine: Engine,
+    empty_database: Engine,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -383,11 +354,11 @@ def test_node__lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
     scheduled_jobs(chain, provider, 1)
     with refusing(chain, READS, code=code) as (_, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
-        claim(fleet.site)
-        wait_until(lambda: not fleet.follow(), "the receipt", 60.0, 0.1)
-        assert fleet.states() == ["MINED"]
-        assert fleet.alarms() == {AlarmName.EVENTS_FROM_ONE_ENDPOINT}
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        claim(harness.site)
+        wait_until(lambda: not harness.follow(), "the receipt", 60.0, 0.1)
+        assert harness.states() == ["MINED"]
+        assert harness.alarms() == {AlarmName.EVENTS_FROM_ONE_ENDPOINT}
 
 
 def test_node__refuses_one_call_of_a_batch__the_batch_is_answered_by_the_next(
@@ -420,19 +391,19 @@ def test_nodes__all_refuse__the_first_ones_answers_count_and_none_is_away(
 
 
 def test_endpoints__contract_reverts_or_transaction_is_wrong__node_stays_alive(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     with refusing(chain, []) as (_, one), refusing(chain, []) as (asked, two):
         rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
         asked.clear()
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
         # there is no job to claim
-        (estimate,) = fleet.writer.estimate([Write("claim", "claim", CLAIM.encode())])
+        (estimate,) = harness.writer.estimate([Write("claim", "claim", CLAIM.encode())])
         assert isinstance(estimate, RevertedError)
         assert "eth_estimateGas" not in asked
-        fleet.writer.send(claims(1))
+        harness.writer.send(claims(1))
         # that it is known, the first one says
-        fleet.sent_transactions.send_again(fleet.sent_transactions.all())
+        harness.sent_transactions.send_again(harness.sent_transactions.all())
         wait_until(
             lambda: asked.count("eth_sendRawTransaction") == 2,
             "both broadcasts to be spread",
@@ -451,9 +422,9 @@ def _for_long(rpc: Endpoints, seconds: float) -> None:
             endpoint.unavailable_since_s -= seconds
 
 
-def _shown(fleet: ChainHarness) -> list[float]:
+def _shown(harness: ChainHarness) -> list[float]:
     """The gauges of the endpoints, in their order."""
-    summary = Overview(fleet.engine, "here").snapshot()
+    summary = Overview(harness.engine, "here").snapshot()
     metrics = LedgerMetrics(
         "here", lambda: LedgerReading(summary, Figures(), True)
     ).collect()
@@ -468,41 +439,41 @@ def _shown(fleet: ChainHarness) -> list[float]:
 
 
 def test_endpoint__away_for_minutes__shows_in_alarm_and_gauge_until_it_is_back(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     with proxied(chain) as (proxy, url):
         rpc = _all_alive(
             Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID)
         )
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
 
         def looked(well: int) -> bool:
-            claim(fleet.site)
-            return _shown(fleet) == [1, well]
+            claim(harness.site)
+            return _shown(harness) == [1, well]
 
         assert looked(1)
         proxy.fault(Fault.REFUSE)
         wait_until(lambda: looked(0), "the second endpoint to be looked at", 60.0, 0.1)
-        assert fleet.alarms() == set()
+        assert harness.alarms() == set()
         _for_long(rpc, ENDPOINT_UNAVAILABLE_S)
-        claim(fleet.site)
-        (alarm,) = fleet.site.ledger.alarms.all()
+        claim(harness.site)
+        (alarm,) = harness.site.ledger.alarms.all()
         assert alarm.name == AlarmName.RPC_ENDPOINT_UNAVAILABLE
         (why,) = alarm.details["endpoints"].values()
         assert why.startswith("unreachable: the RPC endpoint does not answer")
         younger = ChainHarness.of(
             chain,
             provider,
-            engine,
+            empty_database,
             Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID),
         )
         claim(younger.site)
-        assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
+        assert harness.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
         proxy.fault(None)
         # A look of another thread may come between the alarm and the gauge; then the
         # next one ends the alarm.
         wait_until(
-            lambda: looked(1) and not fleet.alarms(),
+            lambda: looked(1) and not harness.alarms(),
             "the second endpoint to be back",
             60.0,
             0.1,
@@ -510,29 +481,29 @@ def test_endpoint__away_for_minutes__shows_in_alarm_and_gauge_until_it_is_back(
 
 
 def test_endpoint__lives_and_refuses_again_and_again__alarms_until_it_does_no_more(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     methods = list(READS)
     with refusing(chain, methods) as (asked, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
-        claim(fleet.site)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        claim(harness.site)
         refusals = asked.count("eth_getBalance")
-        claim(fleet.site)
+        claim(harness.site)
         # it is asked after the other one
         assert asked.count("eth_getBalance") == refusals
         for _ in range(3):  # and from time to time first
             _for_long(rpc, failover.REJECTS_S + 1)
-            claim(fleet.site)
+            claim(harness.site)
         assert asked.count("eth_getBalance") == refusals + 3
-        assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
+        assert harness.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
         methods.clear()
         _for_long(rpc, failover.REJECTS_S + 1)
-        claim(fleet.site)
-        assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
+        claim(harness.site)
+        assert harness.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
         _for_long(rpc, failover.MENDED_S)
-        claim(fleet.site)
-        assert fleet.alarms() == set()
+        claim(harness.site)
+        assert harness.alarms() == set()
         assert set(rpc.health().values()) == {Health.ALIVE}
 
 
@@ -570,7 +541,12 @@ TOO_MANY: dict[str, Callable[[list[Call]], tuple[int, Any]]] = {
     ],
 )
 def test_node__takes_few_calls_at_once__gets_smaller_batches_from_then_on(
-    chain: Chain, provider: Account, engine: Engine, node: str, most: int, at_once: int
+    chain: Chain,
+    provider: Account,
+    empty_database: Engine,
+    node: str,
+    most: int,
+    at_once: int,
 ) -> None:
     sizes: list[int] = []
 
@@ -582,7 +558,9 @@ def test_node__takes_few_calls_at_once__gets_smaller_batches_from_then_on(
     nobodys = [JobId(f"0x{number:064x}") for number in range(1, 251)]
     with node_proxy(chain, answer) as (_, url):
         rpc = _all_alive(Endpoints([url], CHAIN_ID))
-        contract = ChainHarness.of(chain, provider, engine, rpc).site.chain.contract
+        contract = ChainHarness.of(
+            chain, provider, empty_database, rpc
+        ).site.chain.contract
         found = contract.on_chain([*nobodys, *job_ids], chain.block_number())
         assert {job_id: job.changed_block for job_id, job in found.items()} == {
             job_id: chain.job(job_id).block_number_state_change for job_id in job_ids
@@ -598,12 +576,12 @@ def test_node__takes_few_calls_at_once__gets_smaller_batches_from_then_on(
 
 
 def test_node__takes_a_thousand_calls__gets_a_thousand(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     sizes: list[int] = []
     with node_proxy(chain, lambda calls: sizes.append(len(calls))) as (_, url):
         contract = ChainHarness.of(
-            chain, provider, engine, Rpc.at(url)
+            chain, provider, empty_database, Rpc.at(url)
         ).site.chain.contract
         contract.on_chain(
             [JobId(f"0x{number:064x}") for number in range(1, 2001)],
@@ -761,7 +739,7 @@ def test_endpoints__all_slow__are_asked_all_the_same(chain: Chain, number: int) 
 
 
 def test_endpoint__of_another_chain__is_never_used_and_alarms(
-    processes: Processes, chain: Chain, provider: Account, engine: Engine
+    processes: Processes, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     port = free_port()
     other = f"http://127.0.0.1:{port}"
@@ -782,31 +760,33 @@ def test_endpoint__of_another_chain__is_never_used_and_alarms(
         ready=lambda: _answers(other),
     )
     rpc = Endpoints([other, chain.rpc_url], CHAIN_ID)
-    fleet = ChainHarness.of(chain, provider, engine, rpc)
+    harness = ChainHarness.of(chain, provider, empty_database, rpc)
 
     def is_known() -> bool:  # on a busy machine the other one is heard first, and asked
-        claim(fleet.site)
+        claim(harness.site)
         known = list(rpc.health().values()) == [Health.WRONG_CHAIN, Health.ALIVE]
-        return known and fleet.alarms() == {AlarmName.WRONG_CHAIN}
+        return known and harness.alarms() == {AlarmName.WRONG_CHAIN}
 
     wait_until(is_known, "both endpoints to be looked at", 60.0, 0.1)
-    alone = ChainHarness.of(chain, provider, engine, Endpoints([other], CHAIN_ID))
+    alone = ChainHarness.of(
+        chain, provider, empty_database, Endpoints([other], CHAIN_ID)
+    )
     with pytest.raises(
         RpcUnavailableError, match="serves chain 1, the settings want 179188"
     ):
         claim(alone.site)
     assert alone.alarms() == {AlarmName.WRONG_CHAIN}
-    _silent_for_long(engine)
+    _silent_for_long(empty_database)
     with pytest.raises(RpcUnavailableError):
         claim(alone.site)
     assert alone.alarms() == {AlarmName.WRONG_CHAIN, AlarmName.CHAIN_NOT_ANSWERING}
-    fleet.site.chain.contract.rpc.call("eth_chainId")
+    harness.site.chain.contract.rpc.call("eth_chainId")
     claim(
         ChainHarness.of(
-            chain, provider, engine, Endpoints([chain.rpc_url], CHAIN_ID)
+            chain, provider, empty_database, Endpoints([chain.rpc_url], CHAIN_ID)
         ).site
     )
-    assert fleet.alarms() == set()
+    assert harness.alarms() == set()
 
 
 def _answers(url: str) -> bool:
@@ -827,48 +807,52 @@ def _silent_for_long(engine: Engine) -> None:
 
 
 def test_chain__silent__is_an_alarm_only_after_a_long_time(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     with proxied(chain) as (proxy, url):
-        fleet = ChainHarness.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
-        claim(fleet.site)
+        harness = ChainHarness.of(
+            chain, provider, empty_database, Endpoints([url], CHAIN_ID)
+        )
+        claim(harness.site)
         proxy.fault(Fault.REFUSE)
         with pytest.raises(RpcUnavailableError):
-            claim(fleet.site)
-        assert fleet.alarms() == set()
-        _silent_for_long(engine)
+            claim(harness.site)
+        assert harness.alarms() == set()
+        _silent_for_long(empty_database)
         with pytest.raises(RpcUnavailableError):
-            claim(fleet.site)
-        assert fleet.alarms() == {AlarmName.CHAIN_NOT_ANSWERING}
+            claim(harness.site)
+        assert harness.alarms() == {AlarmName.CHAIN_NOT_ANSWERING}
         proxy.fault(None)
-        claim(fleet.site)
-        assert fleet.alarms() == set()
+        claim(harness.site)
+        assert harness.alarms() == set()
 
 
 def test_no_endpoint_answers__alarm_until_one_does__and_nothing_is_lost(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     with proxied(chain) as (proxy, url):
-        fleet = ChainHarness.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
+        harness = ChainHarness.of(
+            chain, provider, empty_database, Endpoints([url], CHAIN_ID)
+        )
         with held(chain):
-            fleet.writer.send(claims(2))
+            harness.writer.send(claims(2))
             proxy.fault(Fault.REFUSE)
             with pytest.raises(RpcUnavailableError):
-                claim(fleet.site)
+                claim(harness.site)
             with pytest.raises(RpcUnavailableError):
-                fleet.follow()
-            assert fleet.alarms() == {AlarmName.CHAIN_NOT_ANSWERING}
-            assert set(fleet.states()) == {"SENT"}
+                harness.follow()
+            assert harness.alarms() == {AlarmName.CHAIN_NOT_ANSWERING}
+            assert set(harness.states()) == {"SENT"}
         proxy.fault(None)
-        claim(fleet.site)
-        assert fleet.alarms() == set()
-        wait_until(lambda: not fleet.follow(), "the receipts", 60.0, 0.1)
-        assert set(fleet.states()) == {"MINED"}
+        claim(harness.site)
+        assert harness.alarms() == set()
+        wait_until(lambda: not harness.follow(), "the receipts", 60.0, 0.1)
+        assert set(harness.states()) == {"MINED"}
 
 
 def test_endpoint__lags__is_not_believed(
-    processes: Processes, chain: Chain, provider: Account, engine: Engine
+    processes: Processes, chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     """The lagging one is a fork of the chain that stays where it was."""
     scheduled_jobs(chain, provider, 3)
@@ -885,22 +869,22 @@ def test_endpoint__lags__is_not_believed(
     with proxied(chain) as (proxy, url), proxied(chain) as (second, another):
         # a claim is believed that two of them show
         rpc = Endpoints([lagging, url, another], CHAIN_ID)
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
         wait_until(lambda: _sees_all(rpc), "the endpoints to be compared", 60.0, 0.1)
-        fleet.writer.send(claims(2))
-        wait_for_receipts(fleet)
-        assert not fleet.follow()
-        assert fleet.states() == ["MINED", "MINED"]
-        fleet.writer.send(claims(1, first=2))
+        harness.writer.send(claims(2))
+        wait_for_receipts(harness)
+        assert not harness.follow()
+        assert harness.states() == ["MINED", "MINED"]
+        harness.writer.send(claims(1, first=2))
         for one in (proxy, second):
             one.fault(Fault.REFUSE)
         with pytest.raises(RpcUnavailableError, match="behind"):
-            fleet.follow()  # not that the transaction has vanished
+            harness.follow()  # not that the transaction has vanished
         for one in (proxy, second):
             one.fault(None)
-        wait_until(lambda: _is_followed(fleet), "the receipt", 60.0, 0.2)
-    assert fleet.states() == ["MINED"] * 3
-    assert fleet.signatures() == 3
+        wait_until(lambda: _is_followed(harness), "the receipt", 60.0, 0.2)
+    assert harness.states() == ["MINED"] * 3
+    assert harness.signatures() == 3
 
 
 def _sees_all(rpc: Endpoints) -> bool:
@@ -910,20 +894,22 @@ def _sees_all(rpc: Endpoints) -> bool:
     return list(rpc.health().values()) == [Health.BEHIND, Health.ALIVE, Health.ALIVE]
 
 
-def _is_followed(fleet: ChainHarness) -> bool:
+def _is_followed(harness: ChainHarness) -> bool:
     try:
-        return not fleet.follow()
+        return not harness.follow()
     except RpcUnavailableError:
         return False
 
 
 def test_chain__without_base_fee__takes_legacy_transactions_and_replacements(
-    processes: Processes, engine: Engine
+    processes: Processes, empty_database: Engine
 ) -> None:
     url = f"http://127.0.0.1:{start_anvil(processes, None, '--hardfork', 'berlin', '--no-mining')}"
     rpc, signer = Rpc.at(url), Signer.create()
     rpc.call("anvil_setBalance", signer.address, hex(10**20))
-    account = WalletAccount(engine, "here", rpc, CHAIN_ID, bytes(signer.key).hex())
+    account = WalletAccount(
+        empty_database, "here", rpc, CHAIN_ID, bytes(signer.key).hex()
+    )
     TransactionWriter(account, signer.address).send(claims(2))
     sent_transactions = SentTransactions(account)
     first = sent_transactions.all()
@@ -1003,18 +989,18 @@ def _refused(
 
 
 def test_broadcast__two_endpoints__reaches_the_other_one_too(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     with proxied(chain) as (proxy, url):
         rpc = Endpoints([chain.rpc_url, url], CHAIN_ID)
-        fleet = ChainHarness.of(chain, provider, engine, rpc)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
         for endpoint in rpc._endpoints:
             endpoint.look()
         before = proxy.passed[Direction.TO_SERVER]
         with held(chain):
-            fleet.writer.send(claims(40))
-            sent_bytes = sum(2 * len(raw) for (raw,) in fleet.rows("raw"))
+            harness.writer.send(claims(40))
+            sent_bytes = sum(2 * len(raw) for (raw,) in harness.rows("raw"))
             wait_until(
                 lambda: proxy.passed[Direction.TO_SERVER] - before > sent_bytes,
                 "the other endpoint to be told",
@@ -1023,11 +1009,11 @@ def test_broadcast__two_endpoints__reaches_the_other_one_too(
 
 
 def test_statuses__of_a_node_that_is_behind__are_not_believed(
-    chain: Chain, provider: Account, engine: Engine
+    chain: Chain, provider: Account, empty_database: Engine
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
     contract, head = (
-        ChainHarness.of(chain, provider, engine).site.chain.contract,
+        ChainHarness.of(chain, provider, empty_database).site.chain.contract,
         chain.block_number(),
     )
     assert (
