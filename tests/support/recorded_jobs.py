@@ -2,8 +2,7 @@
 written and dispatched about it.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from sqlalchemy import Engine, text
 
@@ -55,20 +54,6 @@ class Dispatched:
         kinds = [effect.kind for effect in self.effects]
         self.effects.clear()
         return kinds
-
-
-@contextmanager
-def ledger_without_jobs(engine: Engine, dispatched: Dispatched) -> Iterator[Ledger]:
-    """A ledger whose rows of earlier tests are deleted."""
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "TRUNCATE jobs, events, effects, callbacks, cursors, periodic_runs, transactions CASCADE"
-            )
-        )
-    ledger = Ledger(engine, "here", dispatched)
-    yield ledger
-    ledger.holder.close()
 
 
 def open_kinds(engine: Engine) -> set[str]:

@@ -3,7 +3,7 @@ asks, and is in the log.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -23,7 +23,7 @@ from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.registrations import REGISTRATION
 from tests.support.command_list import COMMANDS
 from tests.support.commands import supervisor
-from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, job_id
 
 JOB = job_id(1)
 WALLET = "0x" + "a" * 40
@@ -258,18 +258,19 @@ READS = {
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[Engine, dict[str, str]]]:
-    with migrated() as (engine, environment):
-        yield engine, environment | {"METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:1"}
+def migrated_ledger(
+    migrated_ledger: tuple[Engine, dict[str, str]],
+) -> tuple[Engine, dict[str, str]]:
+    """A ledger and the environment of a process, whose chain does not answer."""
+    engine, environment = migrated_ledger
+    return engine, environment | {"METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:1"}
 
 
 @pytest.fixture
-def ledger(servers: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
-    emptied(servers[0])
-    ledger = Ledger(servers[0], "here", lambda _: None)
-    ledger.periodic_runs.record("claim")  # a fleet has worked for this cluster
-    yield ledger
-    ledger.holder.close()
+def ledger(ledger: Ledger) -> Ledger:
+    """A ledger for whose cluster a fleet has worked."""
+    ledger.periodic_runs.record("claim")
+    return ledger
 
 
 def test_commands__each_one__is_known_to_read_or_to_change() -> None:
@@ -285,9 +286,9 @@ def test_commands__each_one__is_known_to_read_or_to_change() -> None:
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.words)
 def test_change__of_each_command__asks_and_is_recorded(
-    change: Change, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    change: Change, ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
-    environment = servers[1]
+    environment = migrated_ledger[1]
     words = (
         *change.words.split(),
         *change.arguments,

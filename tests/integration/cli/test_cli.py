@@ -98,9 +98,7 @@ from tests.support.ledger import (
     OF_ANOTHER_RELEASE,
     bring_to_queued,
     claim,
-    emptied,
     job_id,
-    migrated,
     raise_alarm_of_another_release,
 )
 
@@ -111,25 +109,16 @@ HEALTHS = 11
 Run = Callable[..., Result]
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[Engine, dict[str, str]]]:
-    with migrated() as both:
-        yield both
+@pytest.fixture
+def ledger(ledger: Ledger) -> Ledger:
+    """A ledger for whose cluster a fleet has worked."""
+    ledger.periodic_runs.record("claim")
+    return ledger
 
 
 @pytest.fixture
-def ledger(servers: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
-    engine, _ = servers
-    emptied(engine)
-    ledger = Ledger(engine, "here", lambda _: None)
-    ledger.periodic_runs.record("claim")  # a fleet has worked for this cluster
-    yield ledger
-    ledger.holder.close()
-
-
-@pytest.fixture
-def run(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> Run:
-    _, environment = servers
+def run(migrated_ledger: tuple[Engine, dict[str, str]], ledger: Ledger) -> Run:
+    _, environment = migrated_ledger
     environment = environment | {"METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:1"}
 
     def command(*words: str, status: int = 0) -> Result:
@@ -315,11 +304,13 @@ def test_archive__what_has_ended__is_in_the_file_and_no_file_is_overwritten(
 
 
 @pytest.fixture
-def other_database(servers: tuple[Engine, dict[str, str]]) -> Iterator[str]:
+def other_database(migrated_ledger: tuple[Engine, dict[str, str]]) -> Iterator[str]:
     """The URL of an empty database beside the ledger's."""
-    url = make_url(servers[1]["DATABASE_URL"]).set(database=f"other_{os.getpid()}")
+    url = make_url(migrated_ledger[1]["DATABASE_URL"]).set(
+        database=f"other_{os.getpid()}"
+    )
     with (
-        servers[0]
+        migrated_ledger[0]
         .connect()
         .execution_options(isolation_level="AUTOCOMMIT") as connection
     ):
@@ -329,9 +320,9 @@ def other_database(servers: tuple[Engine, dict[str, str]]) -> Iterator[str]:
 
 
 def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
-    servers: tuple[Engine, dict[str, str]], other_database: str
+    migrated_ledger: tuple[Engine, dict[str, str]], other_database: str
 ) -> None:
-    environment = servers[1] | {"DATABASE_URL": other_database}
+    environment = migrated_ledger[1] | {"DATABASE_URL": other_database}
     upgrade(other_database, "0014")
     unasked = supervisor("db", "upgrade", env=environment)
     still = revision(other_database)
@@ -367,9 +358,9 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
 
 
 def test_db_upgrade__fails_and_is_repeated__is_in_the_log_of_each_cluster(
-    servers: tuple[Engine, dict[str, str]], other_database: str
+    migrated_ledger: tuple[Engine, dict[str, str]], other_database: str
 ) -> None:
-    environment = servers[1] | {"DATABASE_URL": other_database}
+    environment = migrated_ledger[1] | {"DATABASE_URL": other_database}
     upgrade(other_database, "0028")
     engine = create_engine(other_database)
     with engine.begin() as connection:
@@ -394,9 +385,9 @@ def test_db_upgrade__fails_and_is_repeated__is_in_the_log_of_each_cluster(
 
 
 def test_db_upgrade__as_a_process_of_the_fleet__tells_it_in_lines_of_the_log(
-    servers: tuple[Engine, dict[str, str]], other_database: str
+    migrated_ledger: tuple[Engine, dict[str, str]], other_database: str
 ) -> None:
-    environment = servers[1] | {"DATABASE_URL": other_database}
+    environment = migrated_ledger[1] | {"DATABASE_URL": other_database}
     migrate = [sys.executable, "-m", "supervisor_tasks.cli", "run", "migrate"]
     ended = subprocess.run(
         migrate,
@@ -950,7 +941,7 @@ def is_tried_and_parked_meanwhile(ledger: Ledger) -> None:
 def test_job__changes_while_the_command_asks__is_left_as_it_is(
     ledger: Ledger,
     run: Run,
-    servers: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
     begun: list[SubmitStarted],
     words: list[str],
     meanwhile: Callable[[Ledger], None],
@@ -963,7 +954,7 @@ def test_job__changes_while_the_command_asks__is_left_as_it_is(
         park_one(ledger, EffectKind.SUBMIT, "SLURM may have it")
     verb, *more = words
     with in_terminal(
-        ("job", verb, job_id(1), *more, "--reason", "x"), servers[1]
+        ("job", verb, job_id(1), *more, "--reason", "x"), migrated_ledger[1]
     ) as screen:
         screen.wait_for("Go on? [y/N]")
         meanwhile(ledger)
@@ -1040,13 +1031,16 @@ def test_abandon__cancellation_of_what_slurm_may_not_have__is_done(
 
 @pytest.mark.parametrize("parked_again", [False, True])
 def test_abandon__customer_cancels_while_it_asks__cancellation_stays(
-    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]], parked_again: bool
+    run: Run,
+    ledger: Ledger,
+    migrated_ledger: tuple[Engine, dict[str, str]],
+    parked_again: bool,
 ) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(1), OperatorCancelled("the node goes")))
     cancel = park_one(ledger, EffectKind.CANCEL)
     words = ("effect", "abandon", str(cancel.id), "--reason", "x")
-    with in_terminal(words, servers[1]) as screen:
+    with in_terminal(words, migrated_ledger[1]) as screen:
         screen.wait_for("Go on? [y/N]")
         ledger.record(JobChange(job_id(1), CancelRequested((9, 0))))
         if parked_again:
@@ -1090,7 +1084,7 @@ def test_health__an_effect_that_no_worker_takes__is_shown(
 
 
 def test_health__as_a_process__imports_nothing_that_takes_long(
-    servers: tuple[Engine, dict[str, str]], ledger: Ledger
+    migrated_ledger: tuple[Engine, dict[str, str]], ledger: Ledger
 ) -> None:
     """Each of these takes longer to import than the question takes."""
     record_all_runs(ledger)
@@ -1099,7 +1093,10 @@ def test_health__as_a_process__imports_nothing_that_takes_long(
         "try:\n    main(['health'])\nfinally:\n    print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=servers[1], capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env=migrated_ledger[1],
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (0, "healthy\n")
     assert not {
@@ -1115,7 +1112,7 @@ def test_health__as_a_process__imports_nothing_that_takes_long(
 
 @pytest.mark.quiet_machine
 def test_health__from_its_start_to_its_end__takes_half_a_second(
-    servers: tuple[Engine, dict[str, str]], ledger: Ledger
+    migrated_ledger: tuple[Engine, dict[str, str]], ledger: Ledger
 ) -> None:
     record_all_runs(ledger)
     taken_s = []
@@ -1125,7 +1122,7 @@ def test_health__from_its_start_to_its_end__takes_half_a_second(
         done = subprocess.run(
             argv,
             cwd=REPOSITORY,
-            env=os.environ | servers[1],
+            env=os.environ | migrated_ledger[1],
             capture_output=True,
             text=True,
         )
@@ -1144,10 +1141,10 @@ def test_health_and_reporter__their_defaults__are_those_of_the_settings() -> Non
 
 
 def test_health__url_in_a_file__is_read(
-    servers: tuple[Engine, dict[str, str]], ledger: Ledger, tmp_path: Path
+    migrated_ledger: tuple[Engine, dict[str, str]], ledger: Ledger, tmp_path: Path
 ) -> None:
     record_all_runs(ledger)
-    (tmp_path / "url").write_text(servers[1]["DATABASE_URL"] + "\n")
+    (tmp_path / "url").write_text(migrated_ledger[1]["DATABASE_URL"] + "\n")
     environment = {
         "CLUSTER_NAME": "here",
         "DATABASE_URL": None,
@@ -1162,14 +1159,17 @@ def test_health__url_in_a_file__is_read(
 
 
 def test_db_upgrade__waits_for_a_database__and_not_for_ever(
-    servers: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
     begun_s = time.monotonic()
     gone = {"DATABASE_URL": "postgresql://user@127.0.0.1:1/none"}
     result = supervisor("db", "upgrade", "--wait-s", "1.5", env=gone)
     assert (result.exit_code, time.monotonic() - begun_s > 1.5) == (3, True)
     assert "the ledger's database" in result.stderr
-    assert supervisor("db", "upgrade", "--wait-s", "600", env=servers[1]).exit_code == 0
+    assert (
+        supervisor("db", "upgrade", "--wait-s", "600", env=migrated_ledger[1]).exit_code
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -1182,9 +1182,9 @@ def test_db_upgrade__waits_for_a_database__and_not_for_ever(
     ],
 )
 def test_database__refuses_the_login__is_told_with_what_mends_it(
-    servers: tuple[Engine, dict[str, str]], words: tuple[str, ...], status: int
+    migrated_ledger: tuple[Engine, dict[str, str]], words: tuple[str, ...], status: int
 ) -> None:
-    url = make_url(servers[1]["DATABASE_URL"]).set(username="stranger")
+    url = make_url(migrated_ledger[1]["DATABASE_URL"]).set(username="stranger")
     refused = {"DATABASE_URL": url.render_as_string(hide_password=False)}
     result = supervisor(*words, env=refused | {"CLUSTER_NAME": "here"})
     assert result.exit_code == status
@@ -1216,9 +1216,9 @@ def test_database__does_not_answer__is_told_in_a_line() -> None:
 
 
 def test_database__without_tables_or_rights__says_which(
-    servers: tuple[Engine, dict[str, str]], ledger: Ledger
+    migrated_ledger: tuple[Engine, dict[str, str]], ledger: Ledger
 ) -> None:
-    _, environment = servers
+    _, environment = migrated_ledger
     with ledger.engine.connect().execution_options(
         isolation_level="AUTOCOMMIT"
     ) as connection:
@@ -1252,7 +1252,7 @@ def test_help__without_any_setting__is_shown() -> None:
 
 
 def test_metrics__as_a_process__answer_a_scrape(
-    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    run: Run, ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     bring_to_queued(ledger, 1)
     park_one(ledger)
@@ -1263,7 +1263,7 @@ def test_metrics__as_a_process__answer_a_scrape(
     ledger.reconciliations.store(
         begun, {"unreachable_since_s": {"slurm": begun.at.timestamp() - 90}}, {}
     )
-    _, environment = servers
+    _, environment = migrated_ledger
     argv = [
         sys.executable,
         "-m",
@@ -1525,21 +1525,21 @@ TELL_THE_LEDGER = (
 
 
 def test_every_command__with_a_ledger__says_first_which_one_it_speaks_to(
-    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    run: Run, ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
-    url = make_url(servers[1]["DATABASE_URL"])
+    url = make_url(migrated_ledger[1]["DATABASE_URL"])
     for words in TELL_THE_LEDGER:
-        done = supervisor(*words, env=servers[1])
+        done = supervisor(*words, env=migrated_ledger[1])
         assert (
             done.stderr.splitlines()[0] == f"here@{url.query['host']}/{url.database}"
         ), words
 
 
 def test_commands__unknown_cluster__are_refused_with_those_that_are_known(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     bring_to_queued(Ledger(ledger.engine, "there", lambda _: None), 1)
-    mistyped = servers[1] | {"CLUSTER_NAME": "her"}
+    mistyped = migrated_ledger[1] | {"CLUSTER_NAME": "her"}
     for words in (["status"], ["claims", "pause", "--yes"], ["job", "list"], ["log"]):
         refused = supervisor(*words, env=mistyped)
         assert refused.exit_code == 1
@@ -1625,10 +1625,10 @@ def test_change__confirmed__is_in_the_log_with_operator_reason_and_outcome(
 
 
 def test_change__that_fails__is_in_the_log_with_the_error(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     cli = CliContext()
-    cli.__dict__["settings"] = load(environment=servers[1])
+    cli.__dict__["settings"] = load(environment=migrated_ledger[1])
     with (
         pytest.raises(RuntimeError),
         cli.change("claims pause", "claims", "nothing", yes=True),
@@ -1645,7 +1645,7 @@ def test_change__that_fails__is_in_the_log_with_the_error(
 )
 def test_change__at_a_terminal__is_asked_about(
     ledger: Ledger,
-    servers: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
     typed: str,
     status: int,
     paused: bool,
@@ -1658,7 +1658,7 @@ def test_change__at_a_terminal__is_asked_about(
         done = subprocess.run(
             argv,
             cwd=REPOSITORY,
-            env=servers[1],
+            env=migrated_ledger[1],
             stdin=theirs,
             capture_output=True,
             text=True,
@@ -1858,7 +1858,7 @@ def knows_its_jobs_again(ledger: Ledger) -> None:
 )
 def test_accept__slurm_is_another_while_the_command_asks__is_refused(
     ledger: Ledger,
-    servers: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
     before: Callable[[Ledger], None],
     meanwhile: Callable[[Ledger], None],
     refusal: str,
@@ -1866,7 +1866,7 @@ def test_accept__slurm_is_another_while_the_command_asks__is_refused(
     """The command accepted what a worker had found meanwhile, and had shown another."""
     ledger.facts.set(SLURM_CLUSTER, "geneva 1")
     before(ledger)
-    with in_terminal(("cluster", "accept"), servers[1]) as screen:
+    with in_terminal(("cluster", "accept"), migrated_ledger[1]) as screen:
         screen.wait_for("Go on? [y/N]")
         meanwhile(ledger)
         seen = ledger.facts.get(UNEXPECTED_CLUSTER)
@@ -2076,7 +2076,7 @@ def test_tx_bump_and_cancel__open_transaction__ask_the_worker_that_has_the_key(
 
 
 def test_db_status__as_expected_or_older__tells_the_revisions(
-    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    run: Run, ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     assert "as this version expects" in run("db", "status").stdout
     with ledger.engine.begin() as connection:
@@ -2095,7 +2095,7 @@ def test_db_status__as_expected_or_older__tells_the_revisions(
 
 
 def test_db_wait__before_the_upgrade__ends_after_it(
-    servers: tuple[Engine, dict[str, str]], other_database: str, tmp_path: Path
+    migrated_ledger: tuple[Engine, dict[str, str]], other_database: str, tmp_path: Path
 ) -> None:
     argv = [
         sys.executable,
@@ -2111,7 +2111,7 @@ def test_db_wait__before_the_upgrade__ends_after_it(
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
             argv,
-            env=servers[1] | {"DATABASE_URL": other_database},
+            env=migrated_ledger[1] | {"DATABASE_URL": other_database},
             stderr=log,
             stdout=log,
         ) as process,
@@ -2139,7 +2139,7 @@ def test_db_wait__before_the_upgrade__ends_after_it(
 def test_db_wait__by_the_revision__is_content_with_newer_tables_only(
     found: str | None,
     status: int,
-    servers: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
     other_database: str,
 ) -> None:
     engine = create_engine(other_database)
@@ -2155,7 +2155,7 @@ def test_db_wait__by_the_revision__is_content_with_newer_tables_only(
         "wait",
         "--wait-s",
         "0.1",
-        env=servers[1] | {"DATABASE_URL": other_database},
+        env=migrated_ledger[1] | {"DATABASE_URL": other_database},
     )
     assert result.exit_code == status, result.output
     expected = (
@@ -2165,16 +2165,16 @@ def test_db_wait__by_the_revision__is_content_with_newer_tables_only(
 
 
 def test_db_wait__for_a_database_that_is_away__tells_it(
-    servers: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
     away = {"DATABASE_URL": "postgresql://127.0.0.1:1/none"}
-    result = supervisor("db", "wait", "--wait-s", "0.1", env=servers[1] | away)
+    result = supervisor("db", "wait", "--wait-s", "0.1", env=migrated_ledger[1] | away)
     assert result.exit_code == 1
     assert "the ledger's database: " in result.stderr
 
 
 def test_list__watched__shows_what_has_changed_until_it_is_interrupted(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     argv = [
         sys.executable,
@@ -2188,7 +2188,7 @@ def test_list__watched__shows_what_has_changed_until_it_is_interrupted(
         "name",
     ]
     with subprocess.Popen(
-        argv, cwd=REPOSITORY, env=servers[1], stdout=subprocess.PIPE, text=True
+        argv, cwd=REPOSITORY, env=migrated_ledger[1], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         bring_to_queued(ledger, 1)
@@ -2268,23 +2268,23 @@ def database_away(environment: dict[str, str]) -> Iterator[None]:
 
 
 def test_watched__in_a_terminal__tells_the_ledger_each_time(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     bring_to_queued(ledger, 1)
-    with in_terminal(("job", "list", "--watch", "0.2"), servers[1]) as screen:
-        screen.wait_for(target_of(servers[1]), "QUEUED")
+    with in_terminal(("job", "list", "--watch", "0.2"), migrated_ledger[1]) as screen:
+        screen.wait_for(target_of(migrated_ledger[1]), "QUEUED")
         for _ in range(2):
             screen.shown = ""
-            screen.wait_for("\x1b[2J", f"{target_of(servers[1])}\r\n", "QUEUED")
+            screen.wait_for("\x1b[2J", f"{target_of(migrated_ledger[1])}\r\n", "QUEUED")
         os.write(screen.terminal, b"\x03")
         assert screen.process.wait(deadline(30)) == 130
 
 
 def test_job_show__in_a_terminal__its_transactions_are_links(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     open_report(ledger, bring_to_queued(ledger, 1))
-    environment = servers[1] | {"EXPLORER_URL": "https://x.example/tx/{hash}"}
+    environment = migrated_ledger[1] | {"EXPLORER_URL": "https://x.example/tx/{hash}"}
     with in_terminal(("job", "show", job_id(1)), environment) as screen:
         screen.wait_for("what comes next", "report FINISHED")
         assert screen.process.wait(deadline(30)) == 0
@@ -2297,12 +2297,12 @@ def test_job_show__in_a_terminal__its_transactions_are_links(
 
 
 def test_top__ledger_away__keeps_the_screen_and_goes_on(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     bring_to_queued(ledger, 1)
-    with in_terminal(("top", "--every", "0.3"), servers[1]) as screen:
+    with in_terminal(("top", "--every", "0.3"), migrated_ledger[1]) as screen:
         screen.wait_for("QUEUED", "q quit")
-        with database_away(servers[1]):
+        with database_away(migrated_ledger[1]):
             screen.shown = ""
             screen.wait_for("the ledger's database:")
         screen.shown = ""
@@ -2313,7 +2313,7 @@ def test_top__ledger_away__keeps_the_screen_and_goes_on(
 
 
 def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     bring_to_queued(ledger, 1)
     settled(ledger, 2)
@@ -2323,7 +2323,7 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
     )
     with ledger.engine.begin() as connection:
         ledger.cursors.set(connection, "contract", 120042, "0x1")
-    with in_terminal(("top", "--every", "0.3"), servers[1]) as screen:
+    with in_terminal(("top", "--every", "0.3"), migrated_ledger[1]) as screen:
         wanted = [
             "1 job settled in the last 10m00s",
             "at the head",
@@ -2332,7 +2332,7 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
             "unread callbacks",
         ]
         wanted += (
-            target_of(servers[1]),
+            target_of(migrated_ledger[1]),
             "block 120045",
             "block 120042, 3 blocks behind the head",
         )
@@ -2340,7 +2340,7 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
         screen.wait_for("jobs: all that are not settled", *wanted)
         screen.press(
             "\r",
-            target_of(servers[1]),
+            target_of(migrated_ledger[1]),
             "what happened",
             "submitted as 101",
             "what comes next",
@@ -2360,7 +2360,7 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
 
 
 def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_story(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     ids = [JobId(f"0x{number:02x}{'0' * 62}") for number in range(1, 13)]
     for number, job in enumerate(ids):
@@ -2376,7 +2376,7 @@ def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_s
             for minutes in range(1, 9)
         )
     )
-    with in_terminal(("top", "--every", "0.3"), servers[1], lines=24) as screen:
+    with in_terminal(("top", "--every", "0.3"), migrated_ledger[1], lines=24) as screen:
         screen.wait_for(
             "12 QUEUED",
             "0 jobs settled in the last 10m00s",

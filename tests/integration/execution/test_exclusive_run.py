@@ -10,20 +10,6 @@ from sqlalchemy import event as sqlalchemy_event
 
 from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.ledger import Ledger
-from tests.support.ledger import migrated
-from tests.support.recorded_jobs import Dispatched, ledger_without_jobs
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Ledger]:
-    with ledger_without_jobs(engine, Dispatched()) as ledger:
-        yield ledger
 
 
 def test_run_exclusive__asked_again_while_it_runs__runs_once_more_without_queries(

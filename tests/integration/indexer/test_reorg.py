@@ -47,7 +47,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.open_transactions.receipts import collect_receipts
-from tests.support.ledger import emptied, migrated
+from tests.support.ledger import emptied
 from tests.support.traces import TraceReceiver, trace_receiver
 
 pytestmark = pytest.mark.slow  # chains that mine and are taken back
@@ -64,12 +64,6 @@ STARTED = (
     SlurmRunningObserved(),
 )
 ENDED = SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=125))
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[tuple[Engine, dict[str, str]]]:
-    with migrated() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -183,30 +177,32 @@ class ReorgScenario:
 
 
 def playing(
-    database: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
     chain: Chain,
     confirmations: int,
     **more: str,
 ) -> Iterator[ReorgScenario]:
-    engine, _ = database
+    engine, _ = migrated_ledger
     emptied(engine)
     with engine.begin() as connection:
         connection.execute(text("TRUNCATE blocks"))
     provider, customer = chain.new_account(), chain.new_account()
     chain.admin.mint_credits(customer.address, 10**24)
     chain.register_provider(provider, [ChainNode(2, 32, 64_000)], ChainPrices())
-    yield from working(database, chain, (provider, customer), confirmations, **more)
+    yield from working(
+        migrated_ledger, chain, (provider, customer), confirmations, **more
+    )
 
 
 def working(
-    database: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
     chain: Chain,
     accounts: tuple[Account, Account],
     confirmations: int,
     **more: str,
 ) -> Iterator[ReorgScenario]:
     """A worker of the cluster CLUSTER_NAME, for a provider and a customer."""
-    (engine, environment), (provider, customer) = database, accounts
+    (engine, environment), (provider, customer) = migrated_ledger, accounts
     for_chain = {
         "METASCHEDULER_ENDPOINT_RPC": chain.rpc_url,
         "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
@@ -231,26 +227,26 @@ def working(
 
 @pytest.fixture
 def play(
-    database: tuple[Engine, dict[str, str]], chain: Chain
+    migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain
 ) -> Iterator[ReorgScenario]:
-    yield from playing(database, chain, CONFIRMATIONS)
+    yield from playing(migrated_ledger, chain, CONFIRMATIONS)
 
 
 @pytest.fixture
 def shallow(
-    database: tuple[Engine, dict[str, str]], chain: Chain
+    migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain
 ) -> Iterator[ReorgScenario]:
-    yield from playing(database, chain, 1)
+    yield from playing(migrated_ledger, chain, 1)
 
 
 @pytest.fixture
 def sharing(
-    database: tuple[Engine, dict[str, str]], chain: Chain, play: ReorgScenario
+    migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain, play: ReorgScenario
 ) -> Iterator[tuple[ReorgScenario, ReorgScenario]]:
     """Two clusters of one ledger with one wallet."""
     accounts = play.provider, play.customer
     for other in working(
-        database, chain, accounts, CONFIRMATIONS, CLUSTER_NAME="there"
+        migrated_ledger, chain, accounts, CONFIRMATIONS, CLUSTER_NAME="there"
     ):
         for each in (play, other):
             wallet = chain.chain_id, each.worker.context.chain.contract.provider
@@ -261,10 +257,10 @@ def sharing(
 @pytest.fixture
 def few(
     request: pytest.FixtureRequest,
-    database: tuple[Engine, dict[str, str]],
+    migrated_ledger: tuple[Engine, dict[str, str]],
     chain: Chain,
 ) -> Iterator[ReorgScenario]:
-    yield from playing(database, chain, request.param)
+    yield from playing(migrated_ledger, chain, request.param)
 
 
 @pytest.fixture
@@ -275,10 +271,10 @@ def traces() -> Iterator[TraceReceiver]:
 
 @pytest.fixture
 def traced(
-    database: tuple[Engine, dict[str, str]], chain: Chain, traces: TraceReceiver
+    migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain, traces: TraceReceiver
 ) -> Iterator[ReorgScenario]:
     yield from playing(
-        database, chain, CONFIRMATIONS, OTEL_EXPORTER_OTLP_ENDPOINT=traces.url
+        migrated_ledger, chain, CONFIRMATIONS, OTEL_EXPORTER_OTLP_ENDPOINT=traces.url
     )
 
 

@@ -33,25 +33,11 @@ from supervisor_tasks.ledger.outbox import (
     WORKER_ENDED,
     OpenEffect,
 )
-from tests.support.ledger import claim, emptied, job_id, migrated
+from tests.support.ledger import claim, job_id
 
 POISON = "poison:1"
 MANY = 50
 WITHIN_S = 0.5  # the longest that an answer waits to be recorded
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Ledger]:
-    emptied(engine)
-    ledger = Ledger(engine, "here", lambda _: None)
-    yield ledger
-    ledger.holder.close()
 
 
 @pytest.fixture

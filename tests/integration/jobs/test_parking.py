@@ -45,21 +45,7 @@ from supervisor_tasks.ledger.outbox import (
     OpenEffect,
 )
 from tests.support.effect_batches import carry_out, carry_out_leased, lease
-from tests.support.ledger import bring_to_queued, emptied, job_id, migrated
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Ledger]:
-    emptied(engine)
-    ledger = Ledger(engine, "here", lambda _: None)
-    yield ledger
-    ledger.holder.close()
+from tests.support.ledger import bring_to_queued, job_id
 
 
 def rows(engine: Engine, query: str) -> list[Any]:

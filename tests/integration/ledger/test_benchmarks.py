@@ -1,6 +1,5 @@
 """Benchmark runs in the ledger, on a real Postgres."""
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
 import pytest
@@ -20,7 +19,7 @@ from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.provider.offer import Machine as GridMachine
 from supervisor_tasks.provider.offer import machines_digest
-from tests.support.ledger import emptied, migrated
+from tests.support.ledger import emptied
 
 MACHINE = PlannedBenchmark(
     benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n"
@@ -33,12 +32,6 @@ HARDWARE = {
         asdict(one) | {"name": f"node{number}"} for number, one in enumerate(ALIKE)
     ]
 }
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
 
 
 @pytest.fixture

@@ -1,33 +1,16 @@
 """The callbacks in a real Postgres: which are read, kept and forgotten."""
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import Engine, text
 
 from supervisor_tasks.jobs.events import CallbackReceived, ChainStatusObserved
 from supervisor_tasks.jobs.model import ChainStatus, SlurmId
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from tests.support.ledger import migrated
 from tests.support.recorded_jobs import (
     CLAIM,
     JOB,
-    Dispatched,
     bring_to_queued,
-    ledger_without_jobs,
 )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Ledger]:
-    with ledger_without_jobs(engine, Dispatched()) as ledger:
-        yield ledger
 
 
 def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(

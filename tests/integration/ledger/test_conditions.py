@@ -1,29 +1,13 @@
 """What is wrong only when it lasts, on a real Postgres and by its clock."""
 
-from collections.abc import Iterator
-
-import pytest
 from sqlalchemy import Engine, text
 
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition, Duration
 from supervisor_tasks.ledger.ledger import Ledger
-from tests.support.ledger import emptied, migrated
 
 AFTER_S = 60.0
 NAME = AlarmName.CHAIN_SCAN_STALLED
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Ledger:
-    emptied(engine)
-    return Ledger(engine, "here", dispatch=lambda _: None)
 
 
 def pass_time(ledger: Ledger, seconds: float) -> None:

@@ -2,7 +2,6 @@
 any number of workers.
 """
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
@@ -30,24 +29,10 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.transactions import Mined, Sent, TransactionStore
 from supervisor_tasks.observability.metrics import LedgerMetrics, LedgerReading
-from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, job_id
 
 CHAIN_ID = 7
 ADDRESS = "0x" + "a" * 40
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Ledger]:
-    emptied(engine)
-    ledger = Ledger(engine, "here", lambda _: None)
-    yield ledger
-    ledger.holder.close()
 
 
 def record(ledger: Ledger, job: JobId, *events: Event) -> None:

@@ -1,7 +1,6 @@
 """The ledger's connections on a real Postgres."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -10,13 +9,6 @@ from devgrid.processes import wait_until
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger import database
 from supervisor_tasks.ledger.database import RESTED_S, open_engine, read_connection
-from tests.support.ledger import migrated
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
 
 
 def test_connection__ended_while_idle__is_opened_again_without_an_error(

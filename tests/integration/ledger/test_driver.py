@@ -14,13 +14,6 @@ from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.periodic_run_names import BEAT
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS
-from tests.support.ledger import migrated
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
 
 
 @pytest.fixture

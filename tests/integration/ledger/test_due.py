@@ -2,7 +2,6 @@
 is acted on within a second.
 """
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -28,7 +27,6 @@ from tests.support.ledger import (
     claim,
     emptied,
     job_id,
-    migrated,
     raise_alarm_of_another_release,
     through,
 )
@@ -36,23 +34,11 @@ from tests.support.ledger import (
 JOB = job_id(1)
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[tuple[Engine, dict[str, str]]]:
-    with migrated() as (engine, environment):
-        yield engine, environment
-
-
 @pytest.fixture
-def engine(postgres: tuple[Engine, dict[str, str]]) -> Engine:
-    emptied(postgres[0])
-    return postgres[0]
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Ledger]:
-    ledger = Ledger(engine, "here", lambda _: None)
-    yield ledger
-    ledger.holder.close()
+def engine(engine: Engine) -> Engine:
+    """The engine of a ledger without the rows of earlier tests."""
+    emptied(engine)
+    return engine
 
 
 def state_of(engine: Engine, cluster: str = "here") -> LedgerState:
@@ -189,7 +175,7 @@ def test_not_dispatched__no_message_could_be_sent__is_due_at_once(
 
 
 def test_settle__of_the_operator__is_due_with_the_next_question(
-    postgres: tuple[Engine, dict[str, str]], engine: Engine, ledger: Ledger
+    migrated_ledger: tuple[Engine, dict[str, str]], engine: Engine, ledger: Ledger
 ) -> None:
     """A command sends no message: nothing may wait for one that was never sent."""
     bring_to_queued(ledger, 1)
@@ -205,7 +191,7 @@ def test_settle__of_the_operator__is_due_with_the_next_question(
         "node burnt down",
         "--yes",
     )
-    ended = supervisor(*words, env=postgres[1])
+    ended = supervisor(*words, env=migrated_ledger[1])
     assert ended.exit_code == 0, ended.output
     with engine.connect() as connection:
         query = text(

@@ -3,7 +3,6 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from supervisor_tasks.ledger.facts import (
 from supervisor_tasks.ledger.registrations import REGISTRATION_REQUESTED, Registrations
 from supervisor_tasks.monitoring.slurm_tries import ANSWERED_SINCE_START, FAILED_TRIES
 from supervisor_tasks.provider.offer import Machine
-from tests.support.ledger import emptied, migrated
+from tests.support.ledger import emptied
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,6 @@ class Pair:
 
 PAIR = Fact("test.pair", dataclass_codec(Pair))
 NUMBER = Fact("test.number", INT)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
 
 
 @pytest.fixture

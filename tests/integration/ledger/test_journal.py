@@ -1,9 +1,7 @@
 """What the journal of a real ledger tells of a job's past."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
 from sqlalchemy import Engine, text
 
 from supervisor_tasks.jobs.events import (
@@ -18,26 +16,11 @@ from supervisor_tasks.jobs.events import (
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.ledger.journal import CutOff
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from tests.support.ledger import migrated
 from tests.support.recorded_jobs import (
     CLAIM,
     JOB,
-    Dispatched,
     bring_to_queued,
-    ledger_without_jobs,
 )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Ledger]:
-    with ledger_without_jobs(engine, Dispatched()) as ledger:
-        yield ledger
 
 
 def test_cut_off__others_submitted_meanwhile__counts_those_between_first_and_last(

@@ -46,7 +46,6 @@ from tests.support.recorded_jobs import (
     Dispatched,
     bring_to_queued,
     journal,
-    ledger_without_jobs,
     open_kinds,
 )
 
@@ -71,17 +70,6 @@ def engine() -> Iterator[Engine]:
         engine = create_engine(server.url)
         yield engine
         engine.dispose()
-
-
-@pytest.fixture
-def dispatched() -> Dispatched:
-    return Dispatched()
-
-
-@pytest.fixture
-def ledger(engine: Engine, dispatched: Dispatched) -> Iterator[Ledger]:
-    with ledger_without_jobs(engine, dispatched) as ledger:
-        yield ledger
 
 
 def test_record__every_field_of_a_job__comes_back_as_it_was(ledger: Ledger) -> None:

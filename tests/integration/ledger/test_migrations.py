@@ -43,15 +43,9 @@ from supervisor_tasks.ledger.registrations import (
 )
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
-from tests.support.ledger import claim, emptied, job_id, migrated
+from tests.support.ledger import claim, emptied, job_id
 
 JOB = job_id(1)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
 
 
 class Tables:

@@ -2,7 +2,6 @@
 sent again.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -23,33 +22,14 @@ from supervisor_tasks.jobs.events import (
 from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId, State
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.outbox import WORKER_ENDED, LeaseLostError, OpenEffect
-from tests.support.ledger import migrated
 from tests.support.recorded_jobs import (
     CLAIM,
     JOB,
     Dispatched,
     bring_to_queued,
     journal,
-    ledger_without_jobs,
     open_kinds,
 )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def dispatched() -> Dispatched:
-    return Dispatched()
-
-
-@pytest.fixture
-def ledger(engine: Engine, dispatched: Dispatched) -> Iterator[Ledger]:
-    with ledger_without_jobs(engine, dispatched) as ledger:
-        yield ledger
 
 
 def test_lease__taken__no_other_worker_gets_it(

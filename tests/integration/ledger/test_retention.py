@@ -28,7 +28,7 @@ from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 from supervisor_tasks.ledger.retention import RUNS_KEPT, Retention
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from supervisor_tasks.recovery.old_rows import delete_old_rows
-from tests.support.ledger import emptied, job_id, migrated
+from tests.support.ledger import emptied, job_id
 
 CLUSTER = "here"
 JOB = job_id(1)
@@ -61,12 +61,6 @@ TRANSACTION = """
     INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)
     SELECT hash, id, '\\x00', 1, 1, 0 FROM written
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
 
 
 @pytest.fixture(autouse=True)

@@ -1,27 +1,21 @@
 """Which cluster works with which wallet, on a real Postgres."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Engine
 
 from supervisor_tasks.ledger.wallet_holders import WalletHolders, WalletTakenError
-from tests.support.ledger import emptied, migrated
+from tests.support.ledger import emptied
 
 WALLET, OTHER_WALLET = "0x" + "a" * 40, "0x" + "b" * 40
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
 @pytest.fixture
-def engine(server: Engine) -> Engine:
-    emptied(server)
-    return server
+def engine(engine: Engine) -> Engine:
+    """The engine of a ledger without the rows of earlier tests."""
+    emptied(engine)
+    return engine
 
 
 def taken(

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine, text
@@ -17,21 +16,7 @@ from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import WORKER_SESSIONS, LockName
 from supervisor_tasks.ledger.worker_sessions import ALIVE_SESSIONS, WorkerSession
-from tests.support.ledger import migrated
-from tests.support.recorded_jobs import CLAIM, JOB, Dispatched, ledger_without_jobs
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Ledger]:
-    with ledger_without_jobs(engine, Dispatched()) as ledger:
-        yield ledger
-
+from tests.support.recorded_jobs import CLAIM, JOB
 
 STAND_STILL = """
 import sys, time

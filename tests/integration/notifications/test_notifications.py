@@ -49,7 +49,7 @@ from supervisor_tasks.site_services.channels import (
     Webhook,
 )
 from tests.support.commands import Result, supervisor
-from tests.support.ledger import emptied, migrated, through
+from tests.support.ledger import through
 from tests.support.receivers import (
     HANGS,
     MailReceiver,
@@ -62,20 +62,6 @@ ALARM = AlarmName.WALLET_EMPTY
 TOKEN = "T0K3N-of-the-chat-4711"
 AT_ONCE = Policy(stable_s=0.0)
 SENDER, OPS, BOSS = "fleet@example.org", "ops@example.org", "boss@example.org"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[tuple[Engine, dict[str, str]]]:
-    with migrated() as (engine, environment):
-        yield engine, environment
-
-
-@pytest.fixture
-def ledger(postgres: tuple[Engine, dict[str, str]]) -> Iterator[Ledger]:
-    emptied(postgres[0])
-    ledger = Ledger(postgres[0], "here", lambda _: None)
-    yield ledger
-    ledger.holder.close()
 
 
 @pytest.fixture
@@ -390,10 +376,12 @@ def die_at(server: WebhookReceiver | MailReceiver, environment: dict[str, str]) 
 
 
 def test_notify__worker_is_killed_between_sending_and_recording__same_key_twice(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
     ledger.alarms.on(ALARM)
-    environment = postgres[1] | {
+    environment = migrated_ledger[1] | {
         "NOTIFY_WEBHOOK_URL": webhook.url,
         "NOTIFY_STABLE_S": "0",
     }
@@ -410,7 +398,7 @@ def test_notify__worker_is_killed_between_sending_and_recording__same_key_twice(
 
 
 def test_notify__worker_is_killed_after_a_mail__same_message_id_twice(
-    ledger: Ledger, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     ledger.alarms.on(ALARM)
     handler = MailReceiver()
@@ -420,7 +408,7 @@ def test_notify__worker_is_killed_after_a_mail__same_message_id_twice(
             "NOTIFY_MAIL_FROM": SENDER,
             "NOTIFY_SMTP_ADDRESS": address,
         }
-        environment = postgres[1] | mail | {"NOTIFY_SMTP_TLS": "none"}
+        environment = migrated_ledger[1] | mail | {"NOTIFY_SMTP_TLS": "none"}
         die_at(handler, environment)
         wait_for_lock(ledger)
         notify(ledger, notifier_of(load(Need.NOTIFY, environment=environment)))
@@ -652,7 +640,7 @@ def test_mail__wrong_password_or_authority_or_no_tls__error_omits_the_password(
 
 
 def test_mail__one_receiver_is_refused__the_other_gets_one_mail(
-    ledger: Ledger, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     handler = MailReceiver()
     handler.refused = {BOSS}
@@ -666,7 +654,7 @@ def test_mail__one_receiver_is_refused__the_other_gets_one_mail(
         wanted = notifier_of(
             load(
                 Need.NOTIFY,
-                environment=postgres[1] | mail | {"NOTIFY_SMTP_TLS": "none"},
+                environment=migrated_ledger[1] | mail | {"NOTIFY_SMTP_TLS": "none"},
             )
         )
         for _ in range(3):
@@ -774,7 +762,7 @@ def test_mail__server_is_away_then_hangs_then_takes_it__is_one_mail(
 
 @pytest.fixture
 def slack(
-    webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    webhook: WebhookReceiver, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> Notifier:
     """What a worker makes of NOTIFY_SLACK_URL; the server answers with Slack's
     words.
@@ -784,7 +772,7 @@ def slack(
         "NOTIFY_SLACK_URL": f"{webhook.url}/services/T01/B02/{TOKEN}",
         "NOTIFY_STABLE_S": "0",
     }
-    return notifier_of(load(Need.NOTIFY, environment=postgres[1] | slack))
+    return notifier_of(load(Need.NOTIFY, environment=migrated_ledger[1] | slack))
 
 
 def test_slack__answers_200__has_the_raise_and_its_end_once_each(
@@ -827,9 +815,11 @@ def test_slack__answers_400_invalid_payload__is_told_and_tried_again(
 
 
 def test_alertmanager__raise__is_repeated_until_the_alarm_is_over(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
-    environment = postgres[1] | {
+    environment = migrated_ledger[1] | {
         "NOTIFY_ALERTMANAGER_URL": webhook.url + "/",
         "NOTIFY_STABLE_S": "0",
     }
@@ -862,9 +852,11 @@ def test_alertmanager__raise__is_repeated_until_the_alarm_is_over(
 
 
 def test_webhook__token_and_keys_in_the_url__show_in_no_error_log_or_alarm(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
-    environment = postgres[1] | {
+    environment = migrated_ledger[1] | {
         "NOTIFY_WEBHOOK_URL": f"{webhook.url}/services/{TOKEN}",
         "NOTIFY_WEBHOOK_TOKEN": "bearer-of-bad-news",
         "NOTIFY_SLACK_URL": f"http://127.0.0.1:1/services/{TOKEN}",
@@ -1012,30 +1004,34 @@ def known(ledger: Ledger) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_command_test__some_channel_fails__is_told_and_is_an_error(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
     with webhook_receiver() as broken, worker(ledger, notifier(webhook, broken)):
         broken.statuses = [503]
-        result = supervisor("alarm", "test", "--yes", env=postgres[1])
+        result = supervisor("alarm", "test", "--yes", env=migrated_ledger[1])
         assert result.exit_code == 1
         assert "has taken it after" in result.stdout
         assert "HTTP status 503" in result.stdout
         assert "1 channel without the test: webhook 1" in result.stderr
-        result = supervisor("alarm", "test", "--yes", env=postgres[1])
+        result = supervisor("alarm", "test", "--yes", env=migrated_ledger[1])
         assert (result.exit_code, result.stdout.count("has taken it")) == (0, 2)
 
 
 @pytest.mark.usefixtures("known")
 def test_command_test__no_worker_or_no_channel__says_what_is_missing(
-    ledger: Ledger, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
-    result = supervisor("alarm", "test", "--yes", "--wait-s", "0.3", env=postgres[1])
+    result = supervisor(
+        "alarm", "test", "--yes", "--wait-s", "0.3", env=migrated_ledger[1]
+    )
     assert (
         result.exit_code,
         "found no worker that has sent the test" in result.stderr,
     ) == (1, True)
     with worker(ledger, notifier()):
-        result = supervisor("alarm", "test", "--yes", env=postgres[1])
+        result = supervisor("alarm", "test", "--yes", env=migrated_ledger[1])
     assert (
         result.exit_code,
         "found no channel in the workers' settings" in result.stderr,
@@ -1044,9 +1040,11 @@ def test_command_test__no_worker_or_no_channel__says_what_is_missing(
 
 @pytest.mark.usefixtures("known")
 def test_command_drop__parked_messages__are_given_up_and_recorded(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
-    result = supervisor("alarm", "drop", "--yes", env=postgres[1])
+    result = supervisor("alarm", "drop", "--yes", env=migrated_ledger[1])
     assert (result.exit_code, "found no message that is parked" in result.stderr) == (
         1,
         True,
@@ -1056,19 +1054,23 @@ def test_command_drop__parked_messages__are_given_up_and_recorded(
     notify(ledger, notifier(webhook))
     pass_time(ledger, 86_401)
     notify(ledger, notifier(webhook))
-    result = supervisor("alarm", "drop", "--yes", "--reason", "gone", env=postgres[1])
+    result = supervisor(
+        "alarm", "drop", "--yes", "--reason", "gone", env=migrated_ledger[1]
+    )
     assert (result.exit_code, "1 message will never be sent" in result.stderr) == (
         0,
         True,
     )
     notify(ledger, notifier(webhook))
     assert [alarm.name for alarm in ledger.alarms.all()] == [ALARM]
-    assert "gone" in supervisor("log", env=postgres[1]).stdout
+    assert "gone" in supervisor("log", env=migrated_ledger[1]).stdout
 
 
 @pytest.mark.usefixtures("known")
 def test_command_drop__nothing_else_is_due__beat_has_the_alarm_ended(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
     webhook.statuses = [404, 404]
     ledger.alarms.on(ALARM)
@@ -1079,7 +1081,7 @@ def test_command_drop__nothing_else_is_due__beat_has_the_alarm_ended(
         ALARM,
         AlarmName.NOTIFICATIONS_FAILING,
     ]
-    result = supervisor("alarm", "drop", "--yes", env=postgres[1])
+    result = supervisor("alarm", "drop", "--yes", env=migrated_ledger[1])
     assert result.exit_code == 0
     work_as_beat_asks(ledger, notifier(webhook))
     assert [alarm.name for alarm in ledger.alarms.all()] == [ALARM]
@@ -1109,9 +1111,11 @@ def with_quiet_hours(
 
 
 def test_quiet_hours__alarm_begins_in_them__is_held_and_told_at_their_end(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
-    quiet = with_quiet_hours(webhook, postgres[1], timedelta(hours=-1))
+    quiet = with_quiet_hours(webhook, migrated_ledger[1], timedelta(hours=-1))
     ledger.alarms.on(AlarmName.CLAIMS_FULL)
     ledger.alarms.on(ALARM)
     notify(ledger, quiet)
@@ -1119,7 +1123,7 @@ def test_quiet_hours__alarm_begins_in_them__is_held_and_told_at_their_end(
     assert not is_due(ledger)
     pass_time(ledger, 7_200)  # the hours move with the rows: their end was an hour ago
     assert is_due(ledger)
-    loud = with_quiet_hours(webhook, postgres[1], timedelta(hours=1))
+    loud = with_quiet_hours(webhook, migrated_ledger[1], timedelta(hours=1))
     notify(ledger, loud)
     notify(ledger, loud)
     assert kinds(webhook) == ["firing wallet_empty", "firing claims_full"]
@@ -1129,31 +1133,35 @@ def test_quiet_hours__alarm_begins_in_them__is_held_and_told_at_their_end(
 
 
 def test_quiet_hours__alarm_ends_in_them__its_end_is_told_after_them(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
     ledger.alarms.on(AlarmName.CLAIMS_FULL)
-    notify(ledger, with_quiet_hours(webhook, postgres[1], timedelta(hours=1)))
+    notify(ledger, with_quiet_hours(webhook, migrated_ledger[1], timedelta(hours=1)))
     pass_time(ledger, 79_200)  # 22 hours later
-    quiet = with_quiet_hours(webhook, postgres[1], timedelta(hours=-1))
+    quiet = with_quiet_hours(webhook, migrated_ledger[1], timedelta(hours=-1))
     ledger.alarms.off(AlarmName.CLAIMS_FULL)
     notify(ledger, quiet)
     assert kinds(webhook) == ["firing claims_full"]
     assert not is_due(ledger)
     pass_time(ledger, 7_200)
-    notify(ledger, with_quiet_hours(webhook, postgres[1], timedelta(hours=1)))
+    notify(ledger, with_quiet_hours(webhook, migrated_ledger[1], timedelta(hours=1)))
     assert kinds(webhook) == ["firing claims_full", "resolved claims_full"]
 
 
 def test_quiet_hours__alarm_begins_and_ends_in_them__is_never_told(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
-    quiet = with_quiet_hours(webhook, postgres[1], timedelta(hours=-1))
+    quiet = with_quiet_hours(webhook, migrated_ledger[1], timedelta(hours=-1))
     ledger.alarms.on(AlarmName.CLAIMS_FULL)
     notify(ledger, quiet)
     ledger.alarms.off(AlarmName.CLAIMS_FULL)
     notify(ledger, quiet)
     pass_time(ledger, 7_200)
-    notify(ledger, with_quiet_hours(webhook, postgres[1], timedelta(hours=1)))
+    notify(ledger, with_quiet_hours(webhook, migrated_ledger[1], timedelta(hours=1)))
     assert webhook.got == []
     assert not is_due(ledger)
 
@@ -1316,10 +1324,10 @@ def test_silence__another_cluster__is_not_silent(
 
 @pytest.mark.usefixtures("known")
 def test_command_silence__of_an_alarm__is_listed_recorded_and_ended(
-    ledger: Ledger, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
     def run(*words: str, status: int = 0) -> Result:
-        result = supervisor(*words, env=postgres[1])
+        result = supervisor(*words, env=migrated_ledger[1])
         assert result.exit_code == status, result.output
         return result
 
@@ -1403,14 +1411,16 @@ def test_command_silence__of_an_alarm__is_listed_recorded_and_ended(
 
 
 def test_command_show__one_channel_fails__has_sent_tries_and_error_of_each(
-    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+    ledger: Ledger,
+    webhook: WebhookReceiver,
+    migrated_ledger: tuple[Engine, dict[str, str]],
 ) -> None:
     webhook.statuses = [500]
     ledger.alarms.on(ALARM)
     with webhook_receiver() as other:
         notify(ledger, notifier(webhook, other))
     failing, sent = json.loads(
-        supervisor("alarm", "show", ALARM, "-o", "json", env=postgres[1]).stdout
+        supervisor("alarm", "show", ALARM, "-o", "json", env=migrated_ledger[1]).stdout
     )["messages"]
     assert (failing["channel"], failing["kind"], failing["state"]) == (
         "webhook 0",
@@ -1435,7 +1445,9 @@ def test_command_show__one_channel_fails__has_sent_tries_and_error_of_each(
         0,
         None,
     )
-    lines = supervisor("alarm", "show", ALARM, env=postgres[1]).stdout.splitlines()
+    lines = supervisor(
+        "alarm", "show", ALARM, env=migrated_ledger[1]
+    ).stdout.splitlines()
     table = lines[lines.index("") + 1 :]
     assert table[0].split() == [
         "CHANNEL",

@@ -37,7 +37,7 @@ from supervisor_tasks.provider.offer import Machine, Prices
 from supervisor_tasks.provider.register import register
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.commands import Result, supervisor
-from tests.support.ledger import emptied, migrated
+from tests.support.ledger import emptied
 from tests.support.wallet_harness import gas_limit, held
 
 DEFINITION = JobDefinition(batch_location_hash="hash")
@@ -50,12 +50,6 @@ LABELS = {
     "METASCHEDULER_LABELS": "zone=ch,name=Here & now",
     "BENCHMARK_DISABLE": "true",
 }
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[tuple[Engine, dict[str, str]]]:
-    with migrated() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +145,9 @@ class RegistrationScenario:
 
 @pytest.fixture
 def play(
-    database: tuple[Engine, dict[str, str]], chain: Chain
+    migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain
 ) -> Iterator[RegistrationScenario]:
-    engine, environment = database
+    engine, environment = migrated_ledger
     emptied(engine)
     with engine.begin() as connection:
         connection.execute(text("TRUNCATE blocks"))

@@ -1,12 +1,11 @@
 """What the sweep reads and writes, on a real Postgres."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
@@ -48,21 +47,9 @@ from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm_lookup.cluster_guard import record_controller_start
-from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, job_id
 
 REPORT = {"again_s": 900.0, "needs_operator": {}}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with migrated() as (engine, _):
-        yield engine
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Ledger:
-    emptied(engine)
-    return Ledger(engine, "here", dispatch=lambda _: None)
 
 
 def execute(ledger: Ledger, statement: str, **parameters: object) -> None:
