@@ -1,5 +1,5 @@
 """Starts a grid and its fleet for each file of this folder, so that no attack affects
-another file; or a chain without a grid, for a file that asks for that.
+another file; or a chain or a SLURM without a grid, for a file that asks for that.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,16 @@ from tests.support.chain_fixtures import (
     provider,
 )
 from tests.support.grids import served_grid
+from tests.support.submission_fixtures import submission_env
 
-__all__ = ["chain", "database", "empty_database", "processes", "provider"]
+__all__ = [
+    "chain",
+    "database",
+    "empty_database",
+    "processes",
+    "provider",
+    "submission_env",
+]
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,11 @@ end
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
+def submission_env() -> Iterator[SubmissionEnv]:
     enforced = "AccountingStorageEnforce=associations,qos"
-    with SubmissionEnv.running(enforced, accounting=True, threads_per_core=2) as world:
+    with SubmissionEnv.running(
+        enforced, accounting=True, threads_per_core=2
+    ) as submission_env:
         for words in (
             ("add", "account", "grid"),
             ("add", "account", "vip"),
@@ -41,29 +43,33 @@ def world() -> Iterator[SubmissionEnv]:
             ("add", "user", CUSTOMER, "account=vip"),
             ("modify", "user", CUSTOMER, "set", "qos=normal,high"),
         ):
-            done = world.slurm.run("sacctmgr", "-i", *words)
+            done = submission_env.slurm.run("sacctmgr", "-i", *words)
             assert done.returncode == 0, (words, done.stdout, done.stderr)
-        yield world
+        yield submission_env
 
 
 @pytest.fixture
-def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
-    site = world.site(world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")))
-    begin(world, "DOWN")
+def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
+    site = submission_env.site(
+        submission_env.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct"))
+    )
+    begin(submission_env, "DOWN")
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
-def begin(world: SubmissionEnv, state: str = "UP") -> None:
-    world.slurm.run("scontrol", "update", "PartitionName=main", f"State={state}")
+def begin(submission_env: SubmissionEnv, state: str = "UP") -> None:
+    submission_env.slurm.run(
+        "scontrol", "update", "PartitionName=main", f"State={state}"
+    )
 
 
-def submitted(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, int]:
+def submitted(submission_env: SubmissionEnv, site: WorkerContext) -> tuple[JobId, int]:
     """A submitted job that the worker has not polled yet."""
-    job_id = world.new_job(site)
+    job_id = submission_env.new_job(site)
     wait_until(
-        lambda: world.carry_out(site, job_id).slurm_id is not None,
+        lambda: submission_env.carry_out(site, job_id).slurm_id is not None,
         "the submission",
         PATIENCE_S,
         0.5,
@@ -73,43 +79,45 @@ def submitted(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, int]:
     return job_id, slurm_id
 
 
-def put_back(world: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
-    carry_out(site, world.effect_id(job_id, EffectKind.TOP_UP))
-    return world.look(site, job_id)
+def put_back(submission_env: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
+    carry_out(site, submission_env.effect_id(job_id, EffectKind.TOP_UP))
+    return submission_env.look(site, job_id)
 
 
-def has(world: SubmissionEnv, slurm_id: int) -> tuple[str, str]:
-    return world.field(slurm_id, "Account"), world.field(slurm_id, "QOS")
+def has(submission_env: SubmissionEnv, slurm_id: int) -> tuple[str, str]:
+    return submission_env.field(slurm_id, "Account"), submission_env.field(
+        slurm_id, "QOS"
+    )
 
 
 @pytest.mark.parametrize("change", OTHERS, ids=str)
 def test_changed_job__while_it_waits__is_put_back(
-    world: SubmissionEnv, site: WorkerContext, change: dict[str, str]
+    submission_env: SubmissionEnv, site: WorkerContext, change: dict[str, str]
 ) -> None:
-    job_id, slurm_id = submitted(world, site)
-    job = world.look(site, job_id)
-    assert (has(world, slurm_id), job.put_back) == (GIVEN, 0)
-    world.set(slurm_id, **change)
-    assert has(world, slurm_id) != GIVEN
-    assert world.look(site, job_id).put_back == 0  # not yet
-    assert put_back(world, site, job_id).put_back == 1
-    assert has(world, slurm_id) == GIVEN
+    job_id, slurm_id = submitted(submission_env, site)
+    job = submission_env.look(site, job_id)
+    assert (has(submission_env, slurm_id), job.put_back) == (GIVEN, 0)
+    submission_env.set(slurm_id, **change)
+    assert has(submission_env, slurm_id) != GIVEN
+    assert submission_env.look(site, job_id).put_back == 0  # not yet
+    assert put_back(submission_env, site, job_id).put_back == 1
+    assert has(submission_env, slurm_id) == GIVEN
 
 
 @pytest.mark.parametrize(
     "change", [in_chaos(OTHERS[0]), in_chaos(OTHERS[1]), OTHERS[2]], ids=str
 )
 def test_changed_job__before_the_first_look__is_put_back(
-    world: SubmissionEnv, site: WorkerContext, change: dict[str, str]
+    submission_env: SubmissionEnv, site: WorkerContext, change: dict[str, str]
 ) -> None:
-    job_id, slurm_id = submitted(world, site)
-    world.set(slurm_id, **change)
-    world.look(site, job_id)
-    assert put_back(world, site, job_id).put_back == 1
-    assert has(world, slurm_id) == GIVEN
+    job_id, slurm_id = submitted(submission_env, site)
+    submission_env.set(slurm_id, **change)
+    submission_env.look(site, job_id)
+    assert put_back(submission_env, site, job_id).put_back == 1
+    assert has(submission_env, slurm_id) == GIVEN
     for _ in range(2):
-        assert world.look(site, job_id).put_back == 1
-    assert has(world, slurm_id) == GIVEN
+        assert submission_env.look(site, job_id).put_back == 1
+    assert has(submission_env, slurm_id) == GIVEN
 
 
 @pytest.mark.parametrize(
@@ -117,33 +125,37 @@ def test_changed_job__before_the_first_look__is_put_back(
     [("QOS", "high", "QOS: high instead of normal"), ("ReqThreads", "1", "CPUs: ")],
 )
 def test_changed_job__begun_before_the_first_look__is_cancelled(
-    world: SubmissionEnv, site: WorkerContext, name: str, value: str, reason: str
+    submission_env: SubmissionEnv,
+    site: WorkerContext,
+    name: str,
+    value: str,
+    reason: str,
 ) -> None:
-    job_id, slurm_id = submitted(world, site)
-    world.set(slurm_id, **{name: value})
-    begin(world)
+    job_id, slurm_id = submitted(submission_env, site)
+    submission_env.set(slurm_id, **{name: value})
+    begin(submission_env)
     wait_until(
-        lambda: world.field(slurm_id, "State") == "RUNNING",
+        lambda: submission_env.field(slurm_id, "State") == "RUNNING",
         "the job to begin",
         PATIENCE_S,
     )
-    job = world.look(site, job_id)
+    job = submission_env.look(site, job_id)
     assert job.stop is not None
     assert reason in job.stop.reason
-    carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
+    carry_out(site, submission_env.effect_id(job_id, EffectKind.CANCEL))
     wait_until(
-        lambda: world.field(slurm_id, "State") == "CANCELLED",
+        lambda: submission_env.field(slurm_id, "State") == "CANCELLED",
         "the job to be cancelled",
         PATIENCE_S,
     )
 
 
 def test_put_back__site_gives_another_default__the_next_job_keeps_that(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     """The worker has read the customer's defaults before."""
-    first, _ = submitted(world, site)
-    world.look(site, first)
+    first, _ = submitted(submission_env, site)
+    submission_env.look(site, first)
     for default, qos in (("vip", "high"), GIVEN):
         words = (
             "modify",
@@ -153,32 +165,32 @@ def test_put_back__site_gives_another_default__the_next_job_keeps_that(
             f"defaultaccount={default}",
             f"defaultqos={qos}",
         )
-        done = world.slurm.run("sacctmgr", "-i", *words)
+        done = submission_env.slurm.run("sacctmgr", "-i", *words)
         assert done.returncode == 0, (done.stdout, done.stderr)
-        job_id, slurm_id = submitted(world, site)
+        job_id, slurm_id = submitted(submission_env, site)
         for _ in range(2):
-            assert world.look(site, job_id).put_back == 0
-        assert has(world, slurm_id) == (default, qos)
+            assert submission_env.look(site, job_id).put_back == 0
+        assert has(submission_env, slurm_id) == (default, qos)
 
 
 def test_put_back__plugin_of_the_site_chooses__leaves_its_choice(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    conf = world.slurm.layout.folder / "slurm.conf"
+    conf = submission_env.slurm.layout.folder / "slurm.conf"
     (conf.parent / "job_submit.lua").write_text(SITES_PLUGIN)
     before = conf.read_text()
     conf.write_text(f"{before}JobSubmitPlugins=lua\n")
     try:
-        start_controller_again(world)
-        job_id, slurm_id = submitted(world, site)
+        start_controller_again(submission_env)
+        job_id, slurm_id = submitted(submission_env, site)
         for _ in range(2):
-            assert world.look(site, job_id).put_back == 0
-        assert has(world, slurm_id) == ("vip", "high")
+            assert submission_env.look(site, job_id).put_back == 0
+        assert has(submission_env, slurm_id) == ("vip", "high")
     finally:
         conf.write_text(before)
-        start_controller_again(world)
+        start_controller_again(submission_env)
 
 
-def start_controller_again(world: SubmissionEnv) -> None:
-    world.processes.kill(world.processes.find("slurmctld"))
-    world.slurm.start_controller()
+def start_controller_again(submission_env: SubmissionEnv) -> None:
+    submission_env.processes.kill(submission_env.processes.find("slurmctld"))
+    submission_env.slurm.start_controller()

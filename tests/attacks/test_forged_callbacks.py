@@ -28,9 +28,9 @@ SAID = (
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(accounting=True, rest=True) as world:
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(accounting=True, rest=True) as submission_env:
+        yield submission_env
 
 
 ALONE, ACCOUNTING, SLURMRESTD = "slurmctld alone", "accounting", "slurmrestd"
@@ -38,47 +38,49 @@ ALONE, ACCOUNTING, SLURMRESTD = "slurmctld alone", "accounting", "slurmrestd"
 
 @pytest.fixture(params=[ALONE, ACCOUNTING, SLURMRESTD])
 def site(
-    world: SubmissionEnv, request: pytest.FixtureRequest
+    submission_env: SubmissionEnv, request: pytest.FixtureRequest
 ) -> Iterator[WorkerContext]:
     clusters: dict[str, Callable[[], Cluster | RestCluster]] = {
-        ALONE: lambda: world.cluster(paths=PATHS),
-        ACCOUNTING: lambda: world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")),
-        SLURMRESTD: world.rest_cluster,
+        ALONE: lambda: submission_env.cluster(paths=PATHS),
+        ACCOUNTING: lambda: submission_env.cluster(
+            paths=replace(PATHS, sacct="/usr/bin/sacct")
+        ),
+        SLURMRESTD: submission_env.rest_cluster,
     }
-    site = world.site(clusters[request.param]())
+    site = submission_env.site(clusters[request.param]())
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
-def cut_off(world: SubmissionEnv, site: WorkerContext) -> JobId:
+def cut_off(submission_env: SubmissionEnv, site: WorkerContext) -> JobId:
     """A job whose worker died before sbatch was called."""
-    job_id = world.new_job(site)
+    job_id = submission_env.new_job(site)
     site.ledger.record(JobChange(job_id, SubmitStarted(10)))
     return job_id
 
 
-def called(world: SubmissionEnv, job_id: JobId, slurm_id: int) -> None:
+def called(submission_env: SubmissionEnv, job_id: JobId, slurm_id: int) -> None:
     """Send three callbacks about the job: a start and two ends."""
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         for status in (3, 7, 8):
             connection.execute(
                 text(SAID), {"id": job_id, "slurm_id": slurm_id, "status": status}
             )
 
 
-def next_id(world: SubmissionEnv) -> int:
+def next_id(submission_env: SubmissionEnv) -> int:
     """The id of SLURM's next job, which slurmrestd does not show."""
-    cluster = world.cluster()
+    cluster = submission_env.cluster()
     shown = cluster.site.controller().next_id
     cluster.close()
     return shown
 
 
-def recognised(world: SubmissionEnv, site: WorkerContext) -> SlurmId:
+def recognised(submission_env: SubmissionEnv, site: WorkerContext) -> SlurmId:
     """The SLURM id of a job that the worker has polled."""
-    job_id = world.new_job(site)
-    world.until_queued(site, job_id)
+    job_id = submission_env.new_job(site)
+    submission_env.until_queued(site, job_id)
 
     def seen() -> bool:
         poll_jobs(site)
@@ -92,32 +94,32 @@ def recognised(world: SubmissionEnv, site: WorkerContext) -> SlurmId:
 
 @pytest.mark.parametrize("forged", ["far above", "cannot be", "another job's"])
 def test_submission__called_under_an_id_never_given_to_the_job__is_made_again(
-    world: SubmissionEnv, site: WorkerContext, forged: str
+    submission_env: SubmissionEnv, site: WorkerContext, forged: str
 ) -> None:
-    number = recognised(world, site)
-    job_id = cut_off(world, site)
+    number = recognised(submission_env, site)
+    job_id = cut_off(submission_env, site)
     ids = {"far above": 60_000_000, "cannot be": 4_000_000_000, "another job's": number}
-    called(world, job_id, ids[forged])
-    queued = world.until_queued(site, job_id)
-    assert world.journal(job_id).count("SubmitStarted") == 2
-    assert world.in_slurm(job_id) == [queued.slurm_id]
+    called(submission_env, job_id, ids[forged])
+    queued = submission_env.until_queued(site, job_id)
+    assert submission_env.journal(job_id).count("SubmitStarted") == 2
+    assert submission_env.in_slurm(job_id) == [queued.slurm_id]
 
 
 @pytest.mark.parametrize(  # accounting forgets nothing
     "site", [ALONE, SLURMRESTD], indirect=True
 )
 def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operator(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     """The callbacks can be true: a job may have run and ended while the supervisor was
     away. Accounting would have it.
     """
-    world.processes.kill(world.processes.find("slurmctld"))
-    world.slurm.start_controller()
-    job_id = cut_off(world, site)
-    called(world, job_id, next_id(world))
+    submission_env.processes.kill(submission_env.processes.find("slurmctld"))
+    submission_env.slurm.start_controller()
+    job_id = cut_off(submission_env, site)
+    called(submission_env, job_id, next_id(submission_env))
     wait_until(
-        lambda: "a plugin called with" in world.parked(site, job_id),
+        lambda: "a plugin called with" in submission_env.parked(site, job_id),
         "the job to be parked",
         60.0,
         0.1,
@@ -130,17 +132,17 @@ def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operat
     ("proof", "is_cancelled"), [("unproven", False), ("proven", True), ("no key", True)]
 )
 def test_called_to_run_after_its_end__without_the_sites_key__is_not_cancelled(
-    world: SubmissionEnv, site: WorkerContext, proof: str, is_cancelled: bool
+    submission_env: SubmissionEnv, site: WorkerContext, proof: str, is_cancelled: bool
 ) -> None:
     """Anyone can repeat such a callback about all jobs that are over. The sweep finds
     those that SLURM runs again.
     """
-    job_id = cut_off(world, site)
+    job_id = cut_off(submission_env, site)
     site.ledger.record(
         JobChange(job_id, Submitted(SlurmId(7))),
         JobChange(job_id, ChainStatusObserved(ChainStatus.FINISHED, (900, 0))),
     )
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(
             text("UPDATE effects SET done_at = now() WHERE job_id = :id"),
             {"id": job_id},
@@ -152,4 +154,4 @@ def test_called_to_run_after_its_end__without_the_sites_key__is_not_cancelled(
             {"id": job_id, "proof": proof},
         )
     assert read_callbacks(site) > 0
-    assert bool(world.effect_id(job_id, EffectKind.CANCEL)) is is_cancelled
+    assert bool(submission_env.effect_id(job_id, EffectKind.CANCEL)) is is_cancelled

@@ -31,47 +31,47 @@ esac
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
-        world.slurm.users.add(ATTACKER, "/bin/bash")
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as submission_env:
+        submission_env.slurm.users.add(ATTACKER, "/bin/bash")
+        yield submission_env
 
 
 @pytest.fixture
-def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
+def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     settings = replace(SLURM_SETTINGS, submit_key="0" * 64)
-    site = world.site(world.cluster(settings=settings))
+    site = submission_env.site(submission_env.cluster(settings=settings))
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
-    world.slurm.run("scancel", f"--user={ATTACKER}")
+    submission_env.slurm.run("scancel", f"--user={ATTACKER}")
 
 
 @pytest.fixture
-def home(world: SubmissionEnv) -> Iterator[Path]:
-    home = world.slurm.users.home(ATTACKER)
+def home(submission_env: SubmissionEnv) -> Iterator[Path]:
+    home = submission_env.slurm.users.home(ATTACKER)
     yield home
     for name in (".bashrc", "input"):
         (home / name).unlink(missing_ok=True)
 
 
-def last_error(world: SubmissionEnv, job_id: JobId) -> str:
+def last_error(submission_env: SubmissionEnv, job_id: JobId) -> str:
     query = text("SELECT last_error FROM effects WHERE id = :id")
-    with world.engine.connect() as connection:
-        return str(connection.scalar(query, {"id": world.effect_id(job_id)}))
+    with submission_env.engine.connect() as connection:
+        return str(connection.scalar(query, {"id": submission_env.effect_id(job_id)}))
 
 
 @pytest.mark.parametrize("ahead_s", [3500, -3500, CLOCKS_APART_S + 30])
 def test_forged_clock__far_from_the_admins__nothing_is_submitted(
-    world: SubmissionEnv, site: WorkerContext, home: Path, ahead_s: int
+    submission_env: SubmissionEnv, site: WorkerContext, home: Path, ahead_s: int
 ) -> None:
     (home / ".bashrc").write_text(FORGES.format(ahead_s=ahead_s))
-    job_id = world.new_job(site, customer=ATTACKER)
-    assert world.carry_out(site, job_id).state is State.READY
+    job_id = submission_env.new_job(site, customer=ATTACKER)
+    assert submission_env.carry_out(site, job_id).state is State.READY
     assert not (home / "input").exists()  # no token was shown to him
-    said = last_error(world, job_id)
+    said = last_error(submission_env, job_id)
     assert f"clock of {ATTACKER}'s session" in said
     assert f"at most {CLOCKS_APART_S} s" in said
     (home / ".bashrc").unlink()
-    world.a_minute_passes(job_id)
-    assert world.carry_out(site, job_id).state is State.QUEUED
+    submission_env.a_minute_passes(job_id)
+    assert submission_env.carry_out(site, job_id).state is State.QUEUED

@@ -83,19 +83,19 @@ FALSE_ANSWERS = {
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(accounting=True) as world:
-        world.slurm.users.add(ATTACKER)
-        world.slurm.users.set_shell(ATTACKER, "/bin/bash")
-        wait_until_ids_are_denied(world)
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(accounting=True) as submission_env:
+        submission_env.slurm.users.add(ATTACKER)
+        submission_env.slurm.users.set_shell(ATTACKER, "/bin/bash")
+        wait_until_ids_are_denied(submission_env)
+        yield submission_env
 
 
-def wait_until_ids_are_denied(world: SubmissionEnv) -> None:
+def wait_until_ids_are_denied(submission_env: SubmissionEnv) -> None:
     """Wait until slurmctld has run so long that it must know each job which is
     submitted from now on.
     """
-    cluster = world.cluster()
+    cluster = submission_env.cluster()
 
     def must_know_new_jobs() -> bool:
         controller = cluster.site.controller()
@@ -116,20 +116,22 @@ def wait_until_ids_are_denied(world: SubmissionEnv) -> None:
     ]
 )
 def site(
-    world: SubmissionEnv, request: pytest.FixtureRequest
+    submission_env: SubmissionEnv, request: pytest.FixtureRequest
 ) -> Iterator[WorkerContext]:
-    site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
+    site = submission_env.site(
+        submission_env.cluster(paths=replace(PATHS, sacct=request.param))
+    )
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
     for user in (CUSTOMER, ATTACKER):
-        world.slurm.run("scancel", f"--user={user}")
+        submission_env.slurm.run("scancel", f"--user={user}")
 
 
 @pytest.fixture
-def attackers_home(world: SubmissionEnv) -> Iterator[Path]:
+def attackers_home(submission_env: SubmissionEnv) -> Iterator[Path]:
     """The attacker's home, with his start-up file and the id that it prints."""
-    home = world.slurm.users.home(ATTACKER)
+    home = submission_env.slurm.users.home(ATTACKER)
     (home / ".bashrc").write_text(IN_SBATCHS_PLACE)
     yield home
     (home / ".bashrc").unlink()
@@ -140,21 +142,21 @@ def job_of(site: WorkerContext, job_id: JobId) -> Job:
 
 
 def honest_job(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     script: str = LONG,
     customer: Address = CUSTOMER,
 ) -> tuple[JobId, SlurmId]:
     """A job that SLURM has under the id in the ledger."""
-    job_id = world.new_job(site, script, customer)
-    number = world.until_queued(site, job_id).slurm_id
+    job_id = submission_env.new_job(site, script, customer)
+    number = submission_env.until_queued(site, job_id).slurm_id
     assert number is not None
     return job_id, number
 
 
-def look_once(world: SubmissionEnv, site: WorkerContext) -> None:
+def look_once(submission_env: SubmissionEnv, site: WorkerContext) -> None:
     """Carry out all polls at once, even those that are not due."""
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(
             text(
                 "UPDATE effects SET due_at = now() WHERE kind = 'poll_slurm' AND done_at IS NULL"
@@ -164,28 +166,30 @@ def look_once(world: SubmissionEnv, site: WorkerContext) -> None:
 
 
 def until(
-    world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
+    submission_env: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
 ) -> Job:
     def there() -> bool:
-        look_once(world, site)
+        look_once(submission_env, site)
         return job_of(site, job_id).state is state
 
     wait_until(there, f"{job_id} to be {state}", PATIENCE_S, 0.1)
     return job_of(site, job_id)
 
 
-def what_becomes_of(world: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
+def what_becomes_of(
+    submission_env: SubmissionEnv, site: WorkerContext, job_id: JobId
+) -> Job:
     """Carry on a job of the attacker until it runs or was given back: poll it, look for
     it, submit it again.
     """
 
     def decided() -> bool:
-        if world.effect_id(job_id):
-            world.carry_out(site, job_id)
-        look_once(world, site)
+        if submission_env.effect_id(job_id):
+            submission_env.carry_out(site, job_id)
+        look_once(submission_env, site)
         job = job_of(site, job_id)
         if job.state is State.SUBMITTING:
-            world.a_minute_passes(job_id)
+            submission_env.a_minute_passes(job_id)
         return job.state is State.REFUSED or job.slurm_submit_s is not None
 
     wait_until(decided, f"the end of {job_id}", PATIENCE_S, 0.1)
@@ -193,30 +197,30 @@ def what_becomes_of(world: SubmissionEnv, site: WorkerContext, job_id: JobId) ->
 
 
 def test_submission__answered_with_an_impossible_id__is_given_back_and_others_end(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     (attackers_home / "id").write_text(str(CANNOT_BE))
     attackers_job, (honest, _) = (
-        world.new_job(site, LONG, ATTACKER),
-        honest_job(world, site, "#!/bin/bash\nexit 7\n"),
+        submission_env.new_job(site, LONG, ATTACKER),
+        honest_job(submission_env, site, "#!/bin/bash\nexit 7\n"),
     )
-    assert world.carry_out(site, attackers_job).slurm_id is None
-    ended = until(world, site, honest, State.ENDED)
+    assert submission_env.carry_out(site, attackers_job).slurm_id is None
+    ended = until(submission_env, site, honest, State.ENDED)
     assert ended.outcome is not None
     assert ended.outcome.exit_status == 7 * 256
-    given_back = what_becomes_of(world, site, attackers_job)
+    given_back = what_becomes_of(submission_env, site, attackers_job)
     assert given_back.state is State.REFUSED
     assert str(CANNOT_BE) in given_back.status_message
 
 
 def test_look__impossible_id_is_in_the_ledger__the_other_jobs_are_seen(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    old = world.new_job(site)
+    old = submission_env.new_job(site)
     site.ledger.record(
         JobChange(old, SubmitStarted(10)), JobChange(old, Submitted(SlurmId(CANNOT_BE)))
     )
-    others = [honest_job(world, site)[0] for _ in range(5)]
+    others = [honest_job(submission_env, site)[0] for _ in range(5)]
     matches = look_at(site, [*site.ledger.jobs(others).values(), job_of(site, old)])
     assert [matches[job].record is not None for job in others] == [True] * len(others)
     assert matches[old].record is None
@@ -224,18 +228,18 @@ def test_look__impossible_id_is_in_the_ledger__the_other_jobs_are_seen(
 
 @pytest.mark.parametrize("whose", ["another customer's", "his own", "no job's yet"])
 def test_submission__answered_with_a_wrong_id__is_denied_and_other_jobs_left_alone(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path, whose: str
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path, whose: str
 ) -> None:
-    gate = world.slurm.users.home(CUSTOMER) / "gate"
+    gate = submission_env.slurm.users.home(CUSTOMER) / "gate"
     gate.unlink(missing_ok=True)
     (attackers_home / ".bashrc").rename(attackers_home / "lies")
     victim, number = honest_job(
-        world,
+        submission_env,
         site,
         "#!/bin/bash\nuntil [ -e ~/gate ]; do sleep 0.1; done\nexit 5\n",
         CUSTOMER,
     )
-    own, own_number = honest_job(world, site, LONG, ATTACKER)
+    own, own_number = honest_job(submission_env, site, LONG, ATTACKER)
     named = {
         "another customer's": number,
         "his own": own_number,
@@ -243,57 +247,61 @@ def test_submission__answered_with_a_wrong_id__is_denied_and_other_jobs_left_alo
     }[whose]
     (attackers_home / "id").write_text(str(named))
     (attackers_home / "lies").rename(attackers_home / ".bashrc")
-    limits = [world.field(one, "TimeLimit") for one in (number, own_number)]
-    attackers_job = world.new_job(site, LONG, ATTACKER)
-    assert world.carry_out(site, attackers_job).slurm_id == named
+    limits = [submission_env.field(one, "TimeLimit") for one in (number, own_number)]
+    attackers_job = submission_env.new_job(site, LONG, ATTACKER)
+    assert submission_env.carry_out(site, attackers_job).slurm_id == named
     longer = ToppedUp("top up", 9, (1, 0))
     site.ledger.record(
         JobChange(attackers_job, longer),
         JobChange(attackers_job, CancelRequested((1, 1))),
     )
     for kind in (EffectKind.TOP_UP, EffectKind.CANCEL):
-        carry_out(site, world.effect_id(attackers_job, kind))
-    assert [world.field(one, "TimeLimit") for one in (number, own_number)] == limits
-    assert {world.field(one, "State") for one in (number, own_number)} <= set(LIVE)
+        carry_out(site, submission_env.effect_id(attackers_job, kind))
+    assert [
+        submission_env.field(one, "TimeLimit") for one in (number, own_number)
+    ] == limits
+    assert {submission_env.field(one, "State") for one in (number, own_number)} <= set(
+        LIVE
+    )
     site.ledger.record(JobChange(attackers_job, ToppedUp("another", 1, (1, 2))))
-    look_once(world, site)
+    look_once(submission_env, site)
     assert job_of(site, attackers_job).slurm_id is None
-    assert "SubmissionDenied" in world.journal(attackers_job)
+    assert "SubmissionDenied" in submission_env.journal(attackers_job)
     gate.touch()
-    ended = until(world, site, victim, State.ENDED)
+    ended = until(submission_env, site, victim, State.ENDED)
     assert ended.outcome is not None
     assert ended.outcome.exit_status == 5 * 256
     assert job_of(site, own).slurm_id == own_number
 
 
 def test_submission__always_answered_with_anothers_id__is_given_back_with_the_reason(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
-    _, number = honest_job(world, site)
+    _, number = honest_job(submission_env, site)
     (attackers_home / "id").write_text(str(number))
-    attackers_job = world.new_job(site, LONG, ATTACKER)
-    given_back = what_becomes_of(world, site, attackers_job)
+    attackers_job = submission_env.new_job(site, LONG, ATTACKER)
+    given_back = what_becomes_of(submission_env, site, attackers_job)
     assert given_back.state is State.REFUSED
     assert f"SLURM id {number}" in given_back.status_message
-    assert world.journal(attackers_job).count("SubmissionDenied") == 3
-    assert world.field(number, "State") in LIVE
+    assert submission_env.journal(attackers_job).count("SubmissionDenied") == 3
+    assert submission_env.field(number, "State") in LIVE
 
 
 def test_submission__answered_with_anothers_id__the_job_is_found_under_its_own_id(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     (attackers_home / ".bashrc").write_text(BEHIND_SBATCH)
-    _, number = honest_job(world, site)
+    _, number = honest_job(submission_env, site)
     (attackers_home / "id").write_text(str(number))
-    attackers_job = world.new_job(site, LONG, ATTACKER)
-    assert world.carry_out(site, attackers_job).slurm_id == number
-    found = what_becomes_of(world, site, attackers_job)
-    assert [found.slurm_id] == world.in_slurm(attackers_job)
+    attackers_job = submission_env.new_job(site, LONG, ATTACKER)
+    assert submission_env.carry_out(site, attackers_job).slurm_id == number
+    found = what_becomes_of(submission_env, site, attackers_job)
+    assert [found.slurm_id] == submission_env.in_slurm(attackers_job)
     assert found.slurm_id != number
 
 
 def unpaid_job(
-    world: SubmissionEnv, site: WorkerContext, home: Path, answer: str
+    submission_env: SubmissionEnv, site: WorkerContext, home: Path, answer: str
 ) -> tuple[WorkerContext, JobId, int]:
     """A job that its customer submitted with the token while his session gave a false
     answer; and the worker with the key.
@@ -304,68 +312,73 @@ def unpaid_job(
     )
     site = replace(site, slurm_services=replace(site.slurm, cluster=with_key))
     (home / ".bashrc").write_text(KEPT.format(answer=FALSE_ANSWERS[answer]))
-    job_id = world.new_job(site, LONG, ATTACKER)
-    world.carry_out(site, job_id)
-    (slurm_id,) = world.in_slurm(job_id)
+    job_id = submission_env.new_job(site, LONG, ATTACKER)
+    submission_env.carry_out(site, job_id)
+    (slurm_id,) = submission_env.in_slurm(job_id)
     return site, job_id, slurm_id
 
 
 @pytest.mark.parametrize("answer", FALSE_ANSWERS)
 def test_refusal_that_is_false__job_runs_unpaid__is_found_and_cancelled(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path, answer: str
+    submission_env: SubmissionEnv,
+    site: WorkerContext,
+    attackers_home: Path,
+    answer: str,
 ) -> None:
-    site, job_id, unpaid = unpaid_job(world, site, attackers_home, answer)
+    site, job_id, unpaid = unpaid_job(submission_env, site, attackers_home, answer)
     if answer == "nothing ran":
-        assert "SubmitNotExecuted" in world.journal(job_id)
+        assert "SubmitNotExecuted" in submission_env.journal(job_id)
         site.ledger.record(JobChange(job_id, CancelRequested((1, 1))))
     over = job_of(site, job_id)
     assert (over.state in (State.REFUSED, State.ENDED), over.slurm_id) == (True, None)
-    assert world.field(unpaid, "State") in LIVE
-    carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
-    while world.effect_id(job_id, EffectKind.CANCEL):
-        world.a_minute_passes(job_id)
-        carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
+    assert submission_env.field(unpaid, "State") in LIVE
+    carry_out(site, submission_env.effect_id(job_id, EffectKind.CANCEL))
+    while submission_env.effect_id(job_id, EffectKind.CANCEL):
+        submission_env.a_minute_passes(job_id)
+        carry_out(site, submission_env.effect_id(job_id, EffectKind.CANCEL))
     wait_until(
-        lambda: world.field(unpaid, "State") == "CANCELLED",
+        lambda: submission_env.field(unpaid, "State") == "CANCELLED",
         "the unpaid job to be cancelled",
         PATIENCE_S,
         0.1,
     )
     window_s = site.slurm.cluster.submissions.token_window_s
-    assert world.age_of_the_last_submission_s(job_id) > window_s > 0
+    assert submission_env.age_of_the_last_submission_s(job_id) > window_s > 0
 
 
 def test_nothing_ran__that_is_false__the_next_submission_adopts_the_job(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     """Otherwise each try would give him one more token, and one more job."""
-    site, job_id, slurm_id = unpaid_job(world, site, attackers_home, "nothing ran")
-    assert world.journal(job_id)[-1] == "SubmitNotExecuted"
-    world.a_minute_passes(job_id)
-    assert world.carry_out(site, job_id).slurm_id == slurm_id
-    assert world.journal(job_id)[-1] == "ExistingSlurmJobAdopted"
-    assert world.in_slurm(job_id) == [slurm_id]
+    site, job_id, slurm_id = unpaid_job(
+        submission_env, site, attackers_home, "nothing ran"
+    )
+    assert submission_env.journal(job_id)[-1] == "SubmitNotExecuted"
+    submission_env.a_minute_passes(job_id)
+    assert submission_env.carry_out(site, job_id).slurm_id == slurm_id
+    assert submission_env.journal(job_id)[-1] == "ExistingSlurmJobAdopted"
+    assert submission_env.in_slurm(job_id) == [slurm_id]
 
 
 def test_nothing_ran__again_and_again__is_tried_more_and_more_seldom(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     """Each try writes two events, and gives a token."""
     (attackers_home / ".bashrc").write_text(
         'case "$BASH_EXECUTION_STRING" in *guard*) exit 127 ;; esac\n'
     )
-    job_id = world.new_job(site, LONG, ATTACKER)
+    job_id = submission_env.new_job(site, LONG, ATTACKER)
 
     def waits_after_a_try() -> bool:
-        world.carry_out(site, job_id)
+        submission_env.carry_out(site, job_id)
         query = text(
             "SELECT last_error LIKE '%cannot begin the submission%' AND due_at > now() + interval '30 s'"
             " FROM effects WHERE id = :id"
         )
-        with world.engine.connect() as connection:
-            waits = connection.scalar(query, {"id": world.effect_id(job_id)})
-        world.a_minute_passes(job_id)
-        world.a_minute_passes(job_id)
+        with submission_env.engine.connect() as connection:
+            waits = connection.scalar(query, {"id": submission_env.effect_id(job_id)})
+        submission_env.a_minute_passes(job_id)
+        submission_env.a_minute_passes(job_id)
         return bool(waits)
 
     assert not waits_after_a_try()
@@ -373,37 +386,41 @@ def test_nothing_ran__again_and_again__is_tried_more_and_more_seldom(
 
 
 def test_refusal_that_is_false__job_of_another_supervisor__is_left_alone(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     """The job went back, and another provider with the same SLURM claimed it."""
-    site, job_id, slurm_id = unpaid_job(world, site, attackers_home, "a refusal")
+    site, job_id, slurm_id = unpaid_job(
+        submission_env, site, attackers_home, "a refusal"
+    )
     cluster = over_ssh(site.slurm.cluster)
     elsewhere = Cluster.of(
         cluster.login_node,
         replace(cluster.settings, public_address="another.example.com:3000"),
     )
     other = replace(site, slurm_services=replace(site.slurm, cluster=elsewhere))
-    world.a_minute_passes(job_id)
+    submission_env.a_minute_passes(job_id)
     cancel(other, job_of(site, job_id))
-    assert world.field(slurm_id, "State") in LIVE
+    assert submission_env.field(slurm_id, "State") in LIVE
 
 
 def test_refusal_that_is_false__claimed_again_while_it_is_looked_for__is_left_alone(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     """What SLURM has by then can be the submission of the new claim."""
-    site, job_id, slurm_id = unpaid_job(world, site, attackers_home, "a refusal")
+    site, job_id, slurm_id = unpaid_job(
+        submission_env, site, attackers_home, "a refusal"
+    )
     refused = job_of(site, job_id)
     again = claimed_again(refused, 901)
     pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
     site.ledger.record(JobChange(job_id, pending), JobChange(job_id, again))
-    world.a_minute_passes(job_id)
+    submission_env.a_minute_passes(job_id)
     cancel(site, refused)
-    assert world.field(slurm_id, "State") in LIVE
+    assert submission_env.field(slurm_id, "State") in LIVE
 
 
 def test_submission__made_once_more_beside_a_second_one__the_oldest_job_stays(
-    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
+    submission_env: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     """The token is that of the first submission, which did not run: slurmctld accepts
     it until it has seen the second one.
@@ -414,19 +431,19 @@ def test_submission__made_once_more_beside_a_second_one__the_oldest_job_stays(
     )
     site = replace(site, slurm_services=replace(site.slurm, cluster=with_key))
     (attackers_home / ".bashrc").write_text(BEFORE_SBATCH)
-    job_id = world.new_job(site, LONG, ATTACKER)
+    job_id = submission_env.new_job(site, LONG, ATTACKER)
     site.ledger.record(
         JobChange(job_id, SubmitStarted(10)),
         JobChange(job_id, SubmitNotExecuted("cut off")),
     )
-    number = world.carry_out(site, job_id).slurm_id
-    oldest, *extras = sorted(world.in_slurm(job_id))
+    number = submission_env.carry_out(site, job_id).slurm_id
+    oldest, *extras = sorted(submission_env.in_slurm(job_id))
     assert (number, len(extras)) == (oldest, 1)
     wait_until(
-        lambda: world.field(extras[0], "State") == "CANCELLED",
+        lambda: submission_env.field(extras[0], "State") == "CANCELLED",
         "the other one to be cancelled",
         PATIENCE_S,
         0.1,
     )
-    assert world.field(oldest, "State") in LIVE
-    assert until(world, site, job_id, State.RUNNING).slurm_id == oldest
+    assert submission_env.field(oldest, "State") in LIVE
+    assert until(submission_env, site, job_id, State.RUNNING).slurm_id == oldest

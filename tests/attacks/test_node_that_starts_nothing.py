@@ -45,15 +45,17 @@ int slurm_spank_init(spank_t spank, int count, char **settings)
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(rest=True) as world:
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(rest=True) as submission_env:
+        yield submission_env
 
 
 @pytest.fixture
-def site(world: SubmissionEnv, transport: Transport) -> Iterator[WorkerContext]:
-    cluster = world.cluster_over(transport)
-    site = world.site(cluster)
+def site(
+    submission_env: SubmissionEnv, transport: Transport
+) -> Iterator[WorkerContext]:
+    cluster = submission_env.cluster_over(transport)
+    site = submission_env.site(cluster)
     yield site
     cluster.close()
     site.ledger.holder.close()
@@ -83,20 +85,22 @@ def nodes_that_start_nothing(
 
 @pytest.mark.parametrize("setting", ["", "1", "3"])
 def test_job__node_cannot_start_it__is_submitted_again_with_an_alarm(
-    world: SubmissionEnv, site: WorkerContext, setting: str
+    submission_env: SubmissionEnv, site: WorkerContext, setting: str
 ) -> None:
-    with nodes_that_start_nothing(world.slurm, world.processes.folder, setting):
-        first = world.until_queued(site, world.new_job(site))
+    with nodes_that_start_nothing(
+        submission_env.slurm, submission_env.processes.folder, setting
+    ):
+        first = submission_env.until_queued(site, submission_env.new_job(site))
         job = first.job_id
         wait_until(
-            lambda: world.field(first.slurm_id or 0, "State") == "COMPLETED",
+            lambda: submission_env.field(first.slurm_id or 0, "State") == "COMPLETED",
             "its end in SLURM",
             PATIENCE_S,
             0.2,
         )
-        again = world.look(site, job)
+        again = submission_env.look(site, job)
     assert (again.state, again.slurm_id, again.outcome) == (State.READY, None, None)
-    assert world.journal(job)[-1] == "LaunchFailed"
+    assert submission_env.journal(job)[-1] == "LaunchFailed"
     (alarm,) = [
         alarm
         for alarm in site.ledger.alarms.all()
@@ -104,35 +108,37 @@ def test_job__node_cannot_start_it__is_submitted_again_with_an_alarm(
     ]
     assert alarm.details["jobs"][job].startswith("node")
     site.ledger.alarms.off(AlarmName.JOBS_NOT_STARTED)
-    second = submitted_again(world, site, job)
+    second = submitted_again(submission_env, site, job)
     assert second.slurm_id != first.slurm_id
-    world.slurm.run("scancel", str(second.slurm_id))
+    submission_env.slurm.run("scancel", str(second.slurm_id))
 
 
 @pytest.mark.chaos  # slurmctld looks for old jobs once a minute
 def test_job__slurmctld_has_forgotten_it__its_node_and_its_end_come_from_accounting() -> (
     None
 ):
-    with SubmissionEnv.running(accounting=True, min_job_age_s=2) as world:
-        cluster = world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct"))
-        site = world.site(cluster)
+    with SubmissionEnv.running(accounting=True, min_job_age_s=2) as submission_env:
+        cluster = submission_env.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct"))
+        site = submission_env.site(cluster)
         try:
-            with nodes_that_start_nothing(world.slurm, world.processes.folder):
-                first = world.until_queued(site, world.new_job(site))
+            with nodes_that_start_nothing(
+                submission_env.slurm, submission_env.processes.folder
+            ):
+                first = submission_env.until_queued(site, submission_env.new_job(site))
                 assert first.slurm_id is not None
                 slurm_id = first.slurm_id
                 wait_until(
-                    lambda: not world.field(slurm_id, "State"),
+                    lambda: not submission_env.field(slurm_id, "State"),
                     "slurmctld to forget the job",
                     3 * PATIENCE_S,
                     1.0,
                 )
-                again = ended(world, site, first.job_id)
+                again = ended(submission_env, site, first.job_id)
         finally:
             cluster.close()
             site.ledger.holder.close()
         assert (again.state, again.outcome) == (State.READY, None)
-        assert world.journal(first.job_id)[-1] == "LaunchFailed"
+        assert submission_env.journal(first.job_id)[-1] == "LaunchFailed"
 
 
 @contextmanager
@@ -154,26 +160,28 @@ def failing_prolog(slurm: Slurm, folder: Path) -> Iterator[None]:
 
 
 def test_job__prolog_fails__is_submitted_again_with_an_alarm(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    with failing_prolog(world.slurm, world.processes.folder):
-        job_id = world.new_job(site)
-        world.until_queued(site, job_id)
-        job = ended(world, site, job_id)
+    with failing_prolog(submission_env.slurm, submission_env.processes.folder):
+        job_id = submission_env.new_job(site)
+        submission_env.until_queued(site, job_id)
+        job = ended(submission_env, site, job_id)
     assert (job.state, job.slurm_id, job.outcome) == (State.READY, None, None)
-    assert world.journal(job_id)[-1] == "LaunchFailed"
+    assert submission_env.journal(job_id)[-1] == "LaunchFailed"
     assert AlarmName.JOBS_NOT_STARTED in {
         alarm.name for alarm in site.ledger.alarms.all()
     }
     site.ledger.alarms.off(AlarmName.JOBS_NOT_STARTED)
-    second = submitted_again(world, site, job_id)
-    world.slurm.run("scancel", str(second.slurm_id))
+    second = submitted_again(submission_env, site, job_id)
+    submission_env.slurm.run("scancel", str(second.slurm_id))
 
 
-def ended(world: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
+def ended(submission_env: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
     """The job after looks that have seen its end in SLURM."""
     wait_until(
-        lambda: world.look(site, job_id).state not in (State.QUEUED, State.RUNNING),
+        lambda: (
+            submission_env.look(site, job_id).state not in (State.QUEUED, State.RUNNING)
+        ),
         "the end",
         PATIENCE_S,
         0.2,
@@ -181,12 +189,14 @@ def ended(world: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
     return site.ledger.jobs([job_id])[job_id]
 
 
-def submitted_again(world: SubmissionEnv, site: WorkerContext, job: JobId) -> Job:
+def submitted_again(
+    submission_env: SubmissionEnv, site: WorkerContext, job: JobId
+) -> Job:
     """Wait until SLURM has the job again and runs it."""
-    world.a_minute_passes(job)
-    world.until_queued(site, job)
+    submission_env.a_minute_passes(job)
+    submission_env.until_queued(site, job)
     wait_until(
-        lambda: world.look(site, job).state is State.RUNNING,
+        lambda: submission_env.look(site, job).state is State.RUNNING,
         "the job to run",
         PATIENCE_S,
         0.2,
@@ -195,14 +205,17 @@ def submitted_again(world: SubmissionEnv, site: WorkerContext, job: JobId) -> Jo
 
 
 def test_job__script_does_nothing__ends_and_is_no_failed_launch(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site, "#!/bin/sh\nexit 0\n")
-    world.until_queued(site, job)
+    job = submission_env.new_job(site, "#!/bin/sh\nexit 0\n")
+    submission_env.until_queued(site, job)
     wait_until(
-        lambda: world.look(site, job).state is State.ENDED, "its end", PATIENCE_S, 0.2
+        lambda: submission_env.look(site, job).state is State.ENDED,
+        "its end",
+        PATIENCE_S,
+        0.2,
     )
-    assert "LaunchFailed" not in world.journal(job)
+    assert "LaunchFailed" not in submission_env.journal(job)
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)

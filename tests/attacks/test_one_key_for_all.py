@@ -34,26 +34,26 @@ OTHER = Address("0x" + "7" * 40)
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
-        world.slurm.users.add(OTHER)
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as submission_env:
+        submission_env.slurm.users.add(OTHER)
+        yield submission_env
 
 
 @pytest.fixture(scope="module")
-def ca(world: SubmissionEnv) -> Path:
-    return new_key(world.processes.folder / "ca")
+def ca(submission_env: SubmissionEnv) -> Path:
+    return new_key(submission_env.processes.folder / "ca")
 
 
 @pytest.fixture(scope="module")
-def sshd(world: SubmissionEnv, ca: Path) -> Sshd:
+def sshd(submission_env: SubmissionEnv, ca: Path) -> Sshd:
     """An sshd that trusts the authority and no key. It would run ~/.ssh/rc, and
     forward, if a certificate permitted it.
     """
     options = ("PermitUserRC yes",)
     return Sshd.start(
-        world.processes,
-        world.slurm.env(),
+        submission_env.processes,
+        submission_env.slurm.env(),
         (),
         name="trusting",
         options=options,
@@ -85,13 +85,15 @@ def opens(sshd: Sshd, keys: Keys, user: str) -> bool:
         ssh.close()
 
 
-def test_key__without_certificates__opens_every_account(world: SubmissionEnv) -> None:
+def test_key__without_certificates__opens_every_account(
+    submission_env: SubmissionEnv,
+) -> None:
     """The reason for certificates: without them, a stolen key opens every account for
     ever.
     """
-    key = load_key(world.key.read_text())
-    assert opens(world.sshd, lambda _: key, CUSTOMER)
-    assert opens(world.sshd, lambda _: key, OTHER)
+    key = load_key(submission_env.key.read_text())
+    assert opens(submission_env.sshd, lambda _: key, CUSTOMER)
+    assert opens(submission_env.sshd, lambda _: key, OTHER)
 
 
 def test_certificate__stolen__opens_the_account_that_it_names_and_no_other(
@@ -130,10 +132,10 @@ def test_key__without_its_certificate__opens_nothing(
 
 
 def test_certificate__of_another_authority__opens_nothing(
-    world: SubmissionEnv, sshd: Sshd
+    submission_env: SubmissionEnv, sshd: Sshd
 ) -> None:
     forged = CertificateAuthority(
-        authority_key(new_key(world.processes.folder / "forged").read_text()),
+        authority_key(new_key(submission_env.processes.folder / "forged").read_text()),
         {admin()},
         "supervisor here",
     )
@@ -150,9 +152,9 @@ def test_authority__asked_for_any_other_user_of_the_system__signs_nothing(
 
 
 def test_session__of_a_certificate__has_no_terminal_no_forwarding_and_no_rc_file(
-    world: SubmissionEnv, sshd: Sshd, authority: CertificateAuthority
+    submission_env: SubmissionEnv, sshd: Sshd, authority: CertificateAuthority
 ) -> None:
-    home = world.slurm.users.home(CUSTOMER)
+    home = submission_env.slurm.users.home(CUSTOMER)
     (home / ".ssh").mkdir(exist_ok=True)
     (home / ".ssh" / "rc").write_text(f"touch {home}/was-read\n")
     host, _, port = sshd.address.rpartition(":")
@@ -218,7 +220,7 @@ def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_ag
 
 
 def test_submission__site_with_certificates__queues_the_job(
-    world: SubmissionEnv, sshd: Sshd, ca: Path
+    submission_env: SubmissionEnv, sshd: Sshd, ca: Path
 ) -> None:
     """With the settings of a site: the worker has the authority's key, and no other."""
     settings = load(
@@ -231,8 +233,8 @@ def test_submission__site_with_certificates__queues_the_job(
             "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
         },
     )
-    site = world.site(over_ssh(slurm_services(settings).cluster))
-    job = world.new_job(site)
-    assert world.carry_out(site, job).state is State.QUEUED
+    site = submission_env.site(over_ssh(slurm_services(settings).cluster))
+    job = submission_env.new_job(site)
+    assert submission_env.carry_out(site, job).state is State.QUEUED
     site.slurm.cluster.close()
     site.ledger.holder.close()

@@ -29,19 +29,13 @@ from tests.support.submission_env import CUSTOMER, PATIENCE_S, SubmissionEnv
 UNTIL_REQUEUED = '#!/bin/bash\n[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 600\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n'
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
-        yield world
-
-
 @pytest.fixture
-def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
+def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     def no_chain(address: Address) -> Contract:
         raise AssertionError(f"there is no chain for {address}")
 
-    cluster = world.cluster()
-    site = world.site(cluster)
+    cluster = submission_env.cluster()
+    site = submission_env.site(cluster)
     services = ReconciliationServices(
         contract_of=no_chain,
         dispatch=lambda _: None,
@@ -55,10 +49,10 @@ def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
 
 
 def looked_until(
-    world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
+    submission_env: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
 ) -> None:
     wait_until(
-        lambda: world.look(site, job_id).state is state,
+        lambda: submission_env.look(site, job_id).state is state,
         f"{job_id} to be {state}",
         PATIENCE_S,
         0.2,
@@ -66,31 +60,33 @@ def looked_until(
 
 
 def ended_and_requeued(
-    world: SubmissionEnv, site: WorkerContext, *changes: str
+    submission_env: SubmissionEnv, site: WorkerContext, *changes: str
 ) -> tuple[JobId, SlurmId]:
     """A job that was requeued after its end, before SLURM was asked to refuse that. Its
     owner makes other changes, too.
     """
     gate = f"enough-{secrets.token_hex(4)}"
-    job_id = world.new_job(site, UNTIL_REQUEUED.format(gate=gate))
-    slurm_id = world.carry_out(site, job_id).slurm_id
+    job_id = submission_env.new_job(site, UNTIL_REQUEUED.format(gate=gate))
+    slurm_id = submission_env.carry_out(site, job_id).slurm_id
     assert slurm_id is not None
-    looked_until(world, site, job_id, State.RUNNING)
-    world.set(slurm_id, Requeue="1")
-    (world.slurm.users.home(CUSTOMER) / gate).touch()
-    looked_until(world, site, job_id, State.ENDED)
-    with world.engine.begin() as connection:
+    looked_until(submission_env, site, job_id, State.RUNNING)
+    submission_env.set(slurm_id, Requeue="1")
+    (submission_env.slurm.users.home(CUSTOMER) / gate).touch()
+    looked_until(submission_env, site, job_id, State.ENDED)
+    with submission_env.engine.begin() as connection:
         connection.execute(
             text(
                 "UPDATE effects SET done_at = now() WHERE job_id = :id AND kind = 'cancel'"
             ),
             {"id": job_id},
         )
-    assert world.slurm.run("scontrol", "requeue", str(slurm_id)).returncode == 0
+    assert (
+        submission_env.slurm.run("scontrol", "requeue", str(slurm_id)).returncode == 0
+    )
     if changes:
-        world.set(slurm_id, **dict(change.split("=") for change in changes))
+        submission_env.set(slurm_id, **dict(change.split("=") for change in changes))
     wait_until(
-        lambda: world.field(slurm_id, "State") == "PENDING",
+        lambda: submission_env.field(slurm_id, "State") == "PENDING",
         "the requeue",
         PATIENCE_S,
         0.1,
@@ -103,9 +99,12 @@ def ended_and_requeued(
 )
 @pytest.mark.parametrize("settled", [False, True], ids=["to be reported", "settled"])
 def test_sweep__job_requeued_after_its_end__cancels_it_and_calls_the_operator(
-    world: SubmissionEnv, site: WorkerContext, changes: tuple[str, ...], settled: bool
+    submission_env: SubmissionEnv,
+    site: WorkerContext,
+    changes: tuple[str, ...],
+    settled: bool,
 ) -> None:
-    job_id, slurm_id = ended_and_requeued(world, site, *changes)
+    job_id, slurm_id = ended_and_requeued(submission_env, site, *changes)
     if settled:
         site.ledger.record(JobChange(job_id, ChainStatusObserved(ChainStatus.FINISHED)))
     before = site.ledger.jobs([job_id])[job_id]
@@ -116,12 +115,12 @@ def test_sweep__job_requeued_after_its_end__cancels_it_and_calls_the_operator(
         if alarm.name == AlarmName.RUNS_AFTER_END
     )
     assert alarm.details["some"] == {job_id: slurm_id}
-    carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
+    carry_out(site, submission_env.effect_id(job_id, EffectKind.CANCEL))
     wait_until(
-        lambda: world.field(slurm_id, "State") == "CANCELLED",
+        lambda: submission_env.field(slurm_id, "State") == "CANCELLED",
         "the cancellation",
         PATIENCE_S,
         0.1,
     )
-    assert world.field(slurm_id, "Requeue") == "0"
+    assert submission_env.field(slurm_id, "Requeue") == "0"
     assert site.ledger.jobs([job_id])[job_id].outcome == before.outcome

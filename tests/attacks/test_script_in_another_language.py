@@ -85,15 +85,17 @@ if Path("/usr/bin/Rscript").exists():
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
+def submission_env() -> Iterator[SubmissionEnv]:
     with SubmissionEnv.running(rest=True, min_job_age_s=86_400) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def sites(world: SubmissionEnv) -> Iterator[dict[Transport, WorkerContext]]:
+def sites(submission_env: SubmissionEnv) -> Iterator[dict[Transport, WorkerContext]]:
     """A worker for each transport."""
-    sites = {way: world.site(world.cluster_over(way)) for way in TRANSPORTS}
+    sites = {
+        way: submission_env.site(submission_env.cluster_over(way)) for way in TRANSPORTS
+    }
     yield sites
     for site in sites.values():
         site.slurm.cluster.close()
@@ -107,13 +109,13 @@ def site(sites: dict[Transport, WorkerContext], transport: Transport) -> WorkerC
 
 @pytest.fixture(scope="module")
 def begun(
-    world: SubmissionEnv, sites: dict[Transport, WorkerContext]
+    submission_env: SubmissionEnv, sites: dict[Transport, WorkerContext]
 ) -> dict[tuple[Transport, str], JobId]:
     """Submit a job of each script over each transport. They run side by side, as each
     takes a second.
     """
     return {
-        (way, name): submitted(world, sites[way], script_of(name))
+        (way, name): submitted(submission_env, sites[way], script_of(name))
         for name in SCRIPTS
         for way in TRANSPORTS
     }
@@ -124,17 +126,17 @@ def script_of(name: str) -> str:
     return first + ASKS + ASKS_AS_ELSEWHERE + body
 
 
-def submitted(world: SubmissionEnv, site: WorkerContext, script: str) -> JobId:
-    job = world.new_job(site, script)
-    world.until_queued(site, job)
+def submitted(submission_env: SubmissionEnv, site: WorkerContext, script: str) -> JobId:
+    job = submission_env.new_job(site, script)
+    submission_env.until_queued(site, job)
     return job
 
 
-def ended(world: SubmissionEnv, site: WorkerContext, job: JobId) -> int:
+def ended(submission_env: SubmissionEnv, site: WorkerContext, job: JobId) -> int:
     slurm_id = site.ledger.jobs([job])[job].slurm_id
     assert slurm_id is not None
     wait_until(
-        lambda: world.field(slurm_id, "State") in ("COMPLETED", "FAILED"),
+        lambda: submission_env.field(slurm_id, "State") in ("COMPLETED", "FAILED"),
         "the job to end",
         PATIENCE_S,
         0.1,
@@ -144,7 +146,7 @@ def ended(world: SubmissionEnv, site: WorkerContext, job: JobId) -> int:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script__in_any_language__runs_as_it_is_and_asks_for_nothing(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     begun: dict[tuple[Transport, str], JobId],
     transport: Transport,
@@ -152,11 +154,11 @@ def test_script__in_any_language__runs_as_it_is_and_asks_for_nothing(
 ) -> None:
     job, script = begun[transport, name], script_of(name)
     _, _, printed, status = SCRIPTS[name]
-    slurm_id = ended(world, site, job)
-    home = world.slurm.users.home(CUSTOMER)
+    slurm_id = ended(submission_env, site, job)
+    home = submission_env.slurm.users.home(CUSTOMER)
     log = (home / f"{job}.log").read_text()
     assert printed.format(sha256=sha256(script.encode()).hexdigest()) in log
-    shown = world.slurm.run(
+    shown = submission_env.slurm.run(
         "scontrol", "show", "job", str(slurm_id), "--oneliner"
     ).stdout
     assert f"ExitCode={status} " in shown, shown
@@ -167,7 +169,7 @@ def test_script__in_any_language__runs_as_it_is_and_asks_for_nothing(
     wait_until(
         lambda: left_in(home) == [], "what unpacks the scripts to go", PATIENCE_S, 0.1
     )
-    assert world.in_slurm(job) == [slurm_id]
+    assert submission_env.in_slurm(job) == [slurm_id]
 
 
 def left_in(home: Path) -> list[str]:
@@ -190,11 +192,11 @@ time.sleep(600)
 
 
 def test_signal__sent_to_the_batch_script__reaches_the_script_itself(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = submitted(world, site, WAITS)
+    job = submitted(submission_env, site, WAITS)
     log, slurm_id = (
-        world.slurm.users.home(CUSTOMER) / f"{job}.log",
+        submission_env.slurm.users.home(CUSTOMER) / f"{job}.log",
         site.ledger.jobs([job])[job].slurm_id,
     )
     assert slurm_id is not None
@@ -204,28 +206,28 @@ def test_signal__sent_to_the_batch_script__reaches_the_script_itself(
         PATIENCE_S,
         0.1,
     )
-    world.slurm.run("scancel", "--batch", "--signal=USR1", str(slurm_id))
+    submission_env.slurm.run("scancel", "--batch", "--signal=USR1", str(slurm_id))
     wait_until(
-        lambda: world.field(slurm_id, "State") == "FAILED",
+        lambda: submission_env.field(slurm_id, "State") == "FAILED",
         "the job to end",
         PATIENCE_S,
         0.1,
     )
     assert (
         "ExitCode=7:0 "
-        in world.slurm.run(
+        in submission_env.slurm.run(
             "scontrol", "show", "job", str(slurm_id), "--oneliner"
         ).stdout
     )
 
 
 def test_script__very_long__arrives_whole(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     filler = "# \u00e4\u00f6\u00fc supervisor EOF ' \" $(exit 1) `exit 1`\n" * 60_000
     script = f"#!/usr/bin/python3\n{PYTHON}{filler}print('the end')\n"
-    job = submitted(world, site, script)
-    slurm_id = ended(world, site, job)
-    assert world.field(slurm_id, "State") == "COMPLETED"
-    log = (world.slurm.users.home(CUSTOMER) / f"{job}.log").read_text()
+    job = submitted(submission_env, site, script)
+    slurm_id = ended(submission_env, site, job)
+    assert submission_env.field(slurm_id, "State") == "COMPLETED"
+    log = (submission_env.slurm.users.home(CUSTOMER) / f"{job}.log").read_text()
     assert log == f"{sha256(script.encode()).hexdigest()} True False \u00e4\nthe end\n"

@@ -22,17 +22,20 @@ VICTIM = Address("0x" + "b" * 40)
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as submission_env:
         for name in (ATTACKER, VICTIM):
-            world.slurm.users.add(name, "/bin/bash")
-        yield world
+            submission_env.slurm.users.add(name, "/bin/bash")
+        yield submission_env
 
 
 @pytest.fixture
-def shared(world: SubmissionEnv) -> Iterator[Path]:
+def shared(submission_env: SubmissionEnv) -> Iterator[Path]:
     """The home of both customers, with the mode of /dev/shm: both may write there."""
-    users, folder = world.slurm.users, world.processes.folder / "shared"
+    users, folder = (
+        submission_env.slurm.users,
+        submission_env.processes.folder / "shared",
+    )
     folder.mkdir(exist_ok=True)
     folder.chmod(0o1777)
     for name in (ATTACKER, VICTIM):
@@ -43,11 +46,11 @@ def shared(world: SubmissionEnv) -> Iterator[Path]:
 
 
 @pytest.fixture
-def run_as(world: SubmissionEnv, shared: Path) -> Path:
+def run_as(submission_env: SubmissionEnv, shared: Path) -> Path:
     """The file into which the attacker's start-up file writes the user that it runs
     as.
     """
-    uid, told = world.slurm.users.add(ATTACKER), shared / "run-as"
+    uid, told = submission_env.slurm.users.add(ATTACKER), shared / "run-as"
     told.touch()
     told.chmod(0o666)
     start_up = shared / ".bashrc"
@@ -57,14 +60,16 @@ def run_as(world: SubmissionEnv, shared: Path) -> Path:
 
 
 @pytest.fixture
-def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
-    yield from closing(world.site(world.cluster()))
+def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
+    yield from closing(submission_env.site(submission_env.cluster()))
 
 
 @pytest.fixture
-def insisting(world: SubmissionEnv) -> Iterator[WorkerContext]:
+def insisting(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     """A worker of a site that allows shared homes."""
-    yield from closing(world.site(world.cluster(homes=Homes(shared_allowed=True))))
+    yield from closing(
+        submission_env.site(submission_env.cluster(homes=Homes(shared_allowed=True)))
+    )
 
 
 def closing(site: WorkerContext) -> Iterator[WorkerContext]:
@@ -74,12 +79,12 @@ def closing(site: WorkerContext) -> Iterator[WorkerContext]:
 
 
 def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
-    world: SubmissionEnv, site: WorkerContext, shared: Path, run_as: Path
+    submission_env: SubmissionEnv, site: WorkerContext, shared: Path, run_as: Path
 ) -> None:
-    job = world.new_job(site, customer=VICTIM)
-    assert world.carry_out(site, job).state is State.READY
+    job = submission_env.new_job(site, customer=VICTIM)
+    assert submission_env.carry_out(site, job).state is State.READY
     assert run_as.read_text() == ""
-    assert "SubmitStarted" not in world.journal(job)
+    assert "SubmitStarted" not in submission_env.journal(job)
     watch_effects(site.ledger)
     (alarm,) = [
         one for one in site.ledger.alarms.all() if one.name == AlarmName.HOME_UNSAFE
@@ -87,9 +92,9 @@ def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
     (said,) = alarm.details["errors"]
     assert VICTIM in said
     assert str(shared) in said
-    world.slurm.users.set_home(VICTIM, world.slurm.users.home(VICTIM))
+    submission_env.slurm.users.set_home(VICTIM, submission_env.slurm.users.home(VICTIM))
     wait_until(
-        lambda: world.carry_out(site, job).state is State.QUEUED,
+        lambda: submission_env.carry_out(site, job).state is State.QUEUED,
         "the job to be submitted",
         PATIENCE_S,
     )
@@ -98,10 +103,10 @@ def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
 
 
 def test_home__shared_at_a_site_that_allows_it__gets_submissions(
-    world: SubmissionEnv, insisting: WorkerContext, run_as: Path
+    submission_env: SubmissionEnv, insisting: WorkerContext, run_as: Path
 ) -> None:
-    job = world.new_job(insisting, customer=VICTIM)
-    assert world.carry_out(insisting, job).state is State.QUEUED
+    job = submission_env.new_job(insisting, customer=VICTIM)
+    assert submission_env.carry_out(insisting, job).state is State.QUEUED
     assert run_as.read_text()
 
 
@@ -109,24 +114,25 @@ def test_home__shared_at_a_site_that_allows_it__gets_submissions(
 
 
 @pytest.fixture
-def cluster(world: SubmissionEnv) -> Iterator[Cluster]:
-    cluster = world.cluster(homes=Homes(safe_for_s=0.0, unsafe_for_s=0.0))
+def cluster(submission_env: SubmissionEnv) -> Iterator[Cluster]:
+    cluster = submission_env.cluster(homes=Homes(safe_for_s=0.0, unsafe_for_s=0.0))
     yield cluster
     cluster.login_node.ssh.close()
 
 
 @pytest.fixture
-def home(world: SubmissionEnv) -> Iterator[Path]:
+def home(submission_env: SubmissionEnv) -> Iterator[Path]:
     """A home of the victim's own, which a test may make unsafe."""
-    users = world.slurm.users
-    uid, folder = users.add(VICTIM), world.processes.folder / "homes" / VICTIM
+    users = submission_env.slurm.users
+    uid, folder = users.add(VICTIM), submission_env.processes.folder / "homes" / VICTIM
     folder.mkdir(parents=True)
     os.chown(folder, uid, uid)
     users.set_home(VICTIM, folder)
     yield folder
     users.set_home(VICTIM, users.home(VICTIM))
     folder.parent.rename(
-        world.processes.folder / f"homes-{folder.stat(follow_symlinks=False).st_ino}"
+        submission_env.processes.folder
+        / f"homes-{folder.stat(follow_symlinks=False).st_ino}"
     )
 
 
@@ -152,25 +158,25 @@ def test_home__that_others_can_write_to__is_refused(
 
 
 def test_home__of_another_user__is_refused(
-    world: SubmissionEnv, cluster: Cluster, home: Path
+    submission_env: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
-    uid = world.slurm.users.add(ATTACKER)
+    uid = submission_env.slurm.users.add(ATTACKER)
     os.chown(home, uid, uid)
     refused(cluster, str(home), "belongs to", ATTACKER)
 
 
 @pytest.mark.parametrize("spoiled", ["for all to write to", "of another user"])
 def test_home_of_his_own__that_others_can_change__gets_no_submission_and_an_alarm(
-    world: SubmissionEnv, site: WorkerContext, home: Path, spoiled: str
+    submission_env: SubmissionEnv, site: WorkerContext, home: Path, spoiled: str
 ) -> None:
     if spoiled == "of another user":
-        uid = world.slurm.users.add(ATTACKER)
+        uid = submission_env.slurm.users.add(ATTACKER)
         os.chown(home, uid, uid)
     else:
         home.chmod(0o757)
-    job = world.new_job(site, customer=VICTIM)
-    assert world.carry_out(site, job).state is State.READY
-    assert "SubmitStarted" not in world.journal(job)
+    job = submission_env.new_job(site, customer=VICTIM)
+    assert submission_env.carry_out(site, job).state is State.READY
+    assert "SubmitStarted" not in submission_env.journal(job)
     watch_effects(site.ledger)
     (alarm,) = [
         one for one in site.ledger.alarms.all() if one.name == AlarmName.HOME_UNSAFE
@@ -188,37 +194,37 @@ def test_home__in_a_folder_where_others_can_exchange_it__is_refused(
 
 
 def test_home__in_a_folder_of_another_customer__is_refused(
-    world: SubmissionEnv, cluster: Cluster, home: Path
+    submission_env: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
-    os.chown(home.parent, world.slurm.users.add(ATTACKER), 0)
+    os.chown(home.parent, submission_env.slurm.users.add(ATTACKER), 0)
     refused(cluster, str(home.parent), ATTACKER)
 
 
 def test_home__behind_a_link_of_another_customer__is_refused(
-    world: SubmissionEnv, cluster: Cluster, home: Path
+    submission_env: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     link = home.parent / "link"
     link.symlink_to(home)
-    world.slurm.users.set_home(VICTIM, link)
+    submission_env.slurm.users.set_home(VICTIM, link)
     cluster.homes.require_own(VICTIM)
-    os.chown(link, world.slurm.users.add(ATTACKER), 0, follow_symlinks=False)
+    os.chown(link, submission_env.slurm.users.add(ATTACKER), 0, follow_symlinks=False)
     refused(cluster, str(link), ATTACKER)
 
 
 def test_home__that_is_a_file__is_refused(
-    world: SubmissionEnv, cluster: Cluster, home: Path
+    submission_env: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     file = home / "file"
     file.touch()
-    world.slurm.users.set_home(VICTIM, file)
+    submission_env.slurm.users.set_home(VICTIM, file)
     refused(cluster, str(file), "is no folder")
 
 
 def test_home__that_does_not_exist__is_refused_until_it_is_made(
-    world: SubmissionEnv, cluster: Cluster, home: Path
+    submission_env: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
-    uid, missing = world.slurm.users.add(VICTIM), home.parent / "to-be-made"
-    world.slurm.users.set_home(VICTIM, missing)
+    uid, missing = submission_env.slurm.users.add(VICTIM), home.parent / "to-be-made"
+    submission_env.slurm.users.set_home(VICTIM, missing)
     refused(cluster, str(missing), "does not exist", "pam_mkhomedir")
     missing.mkdir()
     refused(cluster, str(missing), "belongs to")
@@ -227,18 +233,18 @@ def test_home__that_does_not_exist__is_refused_until_it_is_made(
 
 
 def test_home__missing_where_others_can_make_it__is_refused(
-    world: SubmissionEnv, cluster: Cluster, shared: Path
+    submission_env: SubmissionEnv, cluster: Cluster, shared: Path
 ) -> None:
     missing = shared / "to-be-made" / "home"
-    world.slurm.users.set_home(VICTIM, missing)
+    submission_env.slurm.users.set_home(VICTIM, missing)
     refused(cluster, str(missing), f"others can make it, as {shared} has")
 
 
 def test_accounts__two_with_one_uid__are_refused(
-    world: SubmissionEnv, cluster: Cluster
+    submission_env: SubmissionEnv, cluster: Cluster
 ) -> None:
     twin = Address("0x" + "c" * 40)
-    users = world.slurm.users
+    users = submission_env.slurm.users
     uid = users.add(VICTIM)
     users.add(twin)
     users.set_uid(twin, uid)
@@ -247,7 +253,7 @@ def test_accounts__two_with_one_uid__are_refused(
 
 
 def test_start_up_file__answers_for_its_owner__is_not_asked(
-    world: SubmissionEnv, cluster: Cluster, home: Path
+    submission_env: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     """The check runs in a session of the admin."""
     (home / ".bashrc").write_text("echo all is well; exit 0\n")

@@ -34,18 +34,12 @@ START_UP_FILES = (
 ENVIRONMENTS = (".ssh/environment", ".pam_environment")
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
-        yield world
-
-
 @pytest.fixture
-def read(world: SubmissionEnv) -> Iterator[Path]:
+def read(submission_env: SubmissionEnv) -> Iterator[Path]:
     """The marks that the customer's start-up files leave in his home when a shell reads
     them.
     """
-    home, users = world.slurm.users.home(CUSTOMER), world.slurm.users
+    home, users = submission_env.slurm.users.home(CUSTOMER), submission_env.slurm.users
     (home / ".ssh").mkdir(exist_ok=True)
     told = home / "was-read"
     told.touch()
@@ -63,27 +57,29 @@ def read(world: SubmissionEnv) -> Iterator[Path]:
 
 
 def another_sshd(
-    world: SubmissionEnv, name: str, *options: str, key_options: str = ""
+    submission_env: SubmissionEnv, name: str, *options: str, key_options: str = ""
 ) -> Sshd:
     return Sshd.start(
-        world.processes,
-        world.slurm.env(),
-        ["sed", f"s/^/{key_options}/", str(world.key.with_suffix(".pub"))],
+        submission_env.processes,
+        submission_env.slurm.env(),
+        ["sed", f"s/^/{key_options}/", str(submission_env.key.with_suffix(".pub"))],
         name=name,
         options=options,
     )
 
 
-def environment_of_a_command(world: SubmissionEnv, sshd: Sshd | None = None) -> str:
-    ssh = world.cluster(sshd=sshd).login_node.ssh
+def environment_of_a_command(
+    submission_env: SubmissionEnv, sshd: Sshd | None = None
+) -> str:
+    ssh = submission_env.cluster(sshd=sshd).login_node.ssh
     answer = ssh.run(CUSTOMER, ["/usr/bin/env"])
     ssh.close()
     return answer.stdout
 
 
-def shell_called_sh(world: SubmissionEnv, program: str) -> str:
+def shell_called_sh(submission_env: SubmissionEnv, program: str) -> str:
     """A shell with the name sh, as on systems where /bin/sh is that program."""
-    folder = world.processes.folder / program
+    folder = submission_env.processes.folder / program
     folder.mkdir(exist_ok=True)
     link = folder / "sh"
     link.unlink(missing_ok=True)
@@ -93,69 +89,75 @@ def shell_called_sh(world: SubmissionEnv, program: str) -> str:
 
 @pytest.mark.parametrize("program", ["dash", "bash"])
 def test_login_shell__default_for_accounts__reads_no_start_up_file(
-    world: SubmissionEnv, read: Path, program: str
+    submission_env: SubmissionEnv, read: Path, program: str
 ) -> None:
     """LDAP_LOGIN_SHELL's default, on a system where it is dash and on one where it is
     bash.
     """
     assert SAFE_SHELL == "/bin/sh"
-    world.slurm.users.set_shell(CUSTOMER, shell_called_sh(world, program))
-    assert "FORGED" not in environment_of_a_command(world)
+    submission_env.slurm.users.set_shell(
+        CUSTOMER, shell_called_sh(submission_env, program)
+    )
+    assert "FORGED" not in environment_of_a_command(submission_env)
     assert read.read_text() == ""
 
 
 def test_login_shell__bash__reads_the_customers_file(
-    world: SubmissionEnv, read: Path
+    submission_env: SubmissionEnv, read: Path
 ) -> None:
     """The login shell is chosen because bash reads the file. Without this, the test
     above would prove nothing.
     """
-    world.slurm.users.set_shell(CUSTOMER, "/bin/bash")
-    environment_of_a_command(world)
+    submission_env.slurm.users.set_shell(CUSTOMER, "/bin/bash")
+    environment_of_a_command(submission_env)
     assert ".bashrc" in read.read_text()
 
 
 def test_sshd__user_rc_permitted__runs_the_rc_file_unless_the_key_is_restricted(
-    world: SubmissionEnv, read: Path
+    submission_env: SubmissionEnv, read: Path
 ) -> None:
     """`PermitUserRC no` prevents this, with any login shell, and so do the options of the
     key that the supervisor serves.
     """
     permitting = "PermitUserRC yes"
-    restricted = another_sshd(world, "restricted", permitting, key_options=RESTRICTED)
-    environment_of_a_command(world, restricted)
+    restricted = another_sshd(
+        submission_env, "restricted", permitting, key_options=RESTRICTED
+    )
+    environment_of_a_command(submission_env, restricted)
     assert read.read_text() == ""
-    environment_of_a_command(world, another_sshd(world, "usual", permitting))
+    environment_of_a_command(
+        submission_env, another_sshd(submission_env, "usual", permitting)
+    )
     assert read.read_text() == ".ssh/rc\n"
 
 
 def test_submission__customer_has_start_up_files__runs_none_of_them(
-    world: SubmissionEnv, read: Path
+    submission_env: SubmissionEnv, read: Path
 ) -> None:
-    site = world.site(world.cluster())
-    job = world.new_job(site)
-    assert world.carry_out(site, job).state is State.QUEUED
+    site = submission_env.site(submission_env.cluster())
+    job = submission_env.new_job(site)
+    assert submission_env.carry_out(site, job).state is State.QUEUED
     assert read.read_text() == ""
     site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
 def test_environment_file__of_the_site__is_what_jobs_inherit(
-    world: SubmissionEnv, read: Path
+    submission_env: SubmissionEnv, read: Path
 ) -> None:
-    file = world.processes.folder / "modules.sh"
+    file = submission_env.processes.folder / "modules.sh"
     file.write_text("export OF_THE_SITE='module paths' SBATCH_GPUS=2\n")
-    site = world.site(world.cluster(environment_file=str(file)))
-    job = world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
-    slurm_id = world.carry_out(site, job).slurm_id
-    log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
+    site = submission_env.site(submission_env.cluster(environment_file=str(file)))
+    job = submission_env.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
+    slurm_id = submission_env.carry_out(site, job).slurm_id
+    log = submission_env.slurm.users.home(CUSTOMER) / f"{job}.log"
     wait_until(
         lambda: log.exists() and "OF_THE_SITE=module paths" in log.read_text(),
         "the job's log",
         PATIENCE_S,
     )
     assert slurm_id is not None
-    assert "gpu" not in world.field(slurm_id, "tres-alloc")
+    assert "gpu" not in submission_env.field(slurm_id, "tres-alloc")
     assert read.read_text() == ""
     site.slurm.cluster.close()
     site.ledger.holder.close()

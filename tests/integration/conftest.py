@@ -1,5 +1,5 @@
-"""A chain, a ledger's database and a ledger for each file of this folder that asks for
-them.
+"""A chain, a database, a ledger or a SLURM for each file of this folder that asks for
+it.
 """
 
 from tests.support.chain_fixtures import (
@@ -16,6 +16,7 @@ from tests.support.ledger_fixtures import (
     ledger,
     migrated_ledger,
 )
+from tests.support.submission_fixtures import submission_env
 
 __all__ = [
     "chain",
@@ -28,4 +29,5 @@ __all__ = [
     "migrated_ledger",
     "processes",
     "provider",
+    "submission_env",
 ]

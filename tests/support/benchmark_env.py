@@ -192,32 +192,35 @@ def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
     return found or {name: {"stage": "", "slurm_state": ""} for name in BODIES}
 
 
-def in_slurm(world: SubmissionEnv, name: str) -> list[str]:
+def in_slurm(submission_env: SubmissionEnv, name: str) -> list[str]:
     """The states of all SLURM jobs of that name, with ended ones."""
-    return world.slurm.run(
+    return submission_env.slurm.run(
         "squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T"
     ).stdout.split()
 
 
 def start_worker(
-    world: SubmissionEnv, names: Sequence[str], crash_at: Path
+    submission_env: SubmissionEnv, names: Sequence[str], crash_at: Path
 ) -> "subprocess.Popen[bytes]":
     """Start a worker in a process of its own, which dies at the crash point in the file
     `crash_at`.
     """
-    config = world.processes.folder / "benchmarking.json"
+    config = submission_env.processes.folder / "benchmarking.json"
     parameters = {
-        "environment": world.environment,
-        "address": world.sshd.address,
-        "key": str(world.key),
+        "environment": submission_env.environment,
+        "address": submission_env.sshd.address,
+        "key": str(submission_env.key),
     }
     config.write_text(
         json.dumps(
             parameters
-            | {"known_hosts": str(world.sshd.known_hosts), "names": list(names)}
+            | {
+                "known_hosts": str(submission_env.sshd.known_hosts),
+                "names": list(names),
+            }
         )
     )
-    with (world.processes.folder / "benchmarking.log").open("ab") as log:
+    with (submission_env.processes.folder / "benchmarking.log").open("ab") as log:
         argv = [sys.executable, "-m", "tests.support.benchmark_env", str(config)]
         environment = {"PATH": os.environ["PATH"], "CRASH_AT": str(crash_at)}
         return subprocess.Popen(argv, env=environment, stdout=log, stderr=log)

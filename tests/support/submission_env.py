@@ -90,7 +90,7 @@ class SubmissionEnv:
         rest: bool = False,
         job_submit: bool = False,
     ) -> Iterator["SubmissionEnv"]:
-        """Yields a world with a SLURM, its users and a ledger."""
+        """Yields a SLURM with its users, and a ledger, all started here."""
         with migrated() as (engine, environment), private_processes() as processes:
             users, spool = Users(processes.folder), processes.folder / "spool"
             users.add(CUSTOMER)
@@ -418,7 +418,7 @@ class SubmissionEnv:
         """
         self.sshd.also_at(address)
         jwt_key = "" if self.slurmrestd is None else str(self.slurmrestd.key)
-        world = self.processes.folder / f"{name}.json"
+        env_file = self.processes.folder / f"{name}.json"
         config = {
             "environment": self.environment,
             "address": address,
@@ -429,14 +429,14 @@ class SubmissionEnv:
             "jwt_key": jwt_key,
             "homes": str(self.slurm.users.homes),
         }
-        world.write_text(
+        env_file.write_text(
             json.dumps(config | {"known_hosts": str(self.sshd.known_hosts)})
         )
         argv = [
             sys.executable,
             "-m",
             "tests.support.submission_env",
-            str(world),
+            str(env_file),
             str(self.effect_id(job)),
         ]
         log = (self.processes.folder / f"{name}.log").open("wb")
@@ -574,9 +574,9 @@ def authorized_keys_command(key: Path) -> list[str]:
     return ["cat", str(key.with_suffix(".pub"))]
 
 
-def main(world: Path, effect_id: int) -> None:
+def main(env_file: Path, effect_id: int) -> None:
     """Be a worker that carries out one effect, and end."""
-    config = json.loads(world.read_text())
+    config = json.loads(env_file.read_text())
     ssh = Ssh(
         config["address"],
         load_key(Path(config["key"]).read_text()),

@@ -31,17 +31,17 @@ def test_time_limit__is_the_reason__the_output_is_kept_and_the_next_one_is_measu
 ) -> None:
     with SubmissionEnv.running(
         accounting=forgotten, min_job_age_s=2 if forgotten else 300
-    ) as world:
-        world.slurm.users.add(RUNNER)
-        cluster = world.cluster(paths=ACCOUNTING if forgotten else PATHS)
-        site = measuring(world.site(cluster), cluster, ["endless", "good"])
+    ) as submission_env:
+        submission_env.slurm.users.add(RUNNER)
+        cluster = submission_env.cluster(paths=ACCOUNTING if forgotten else PATHS)
+        site = measuring(submission_env.site(cluster), cluster, ["endless", "good"])
         number = site.ledger.benchmarks.ask("a test")
         name = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")[
             "job_name"
         ]
         if forgotten:
             wait_until(
-                lambda: in_slurm(world, name) == [],
+                lambda: in_slurm(submission_env, name) == [],
                 "slurmctld to forget the job",
                 LIMIT_S,
             )

@@ -59,31 +59,31 @@ UCX_OF_THREE = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
+def submission_env() -> Iterator[SubmissionEnv]:
     with SubmissionEnv.running("MessageTimeout=2") as running:
         running.slurm.users.add(RUNNER)
         yield running
 
 
 @pytest.fixture(autouse=True)
-def nothing_measured(world: SubmissionEnv) -> None:
-    emptied(world.engine)
+def nothing_measured(submission_env: SubmissionEnv) -> None:
+    emptied(submission_env.engine)
 
 
-def a_site(world: SubmissionEnv, *names: str) -> WorkerContext:
-    cluster = world.cluster()
-    return measuring(world.site(cluster), cluster, names)
+def a_site(submission_env: SubmissionEnv, *names: str) -> WorkerContext:
+    cluster = submission_env.cluster()
+    return measuring(submission_env.site(cluster), cluster, names)
 
 
-def home(world: SubmissionEnv) -> list[Path]:
-    return list(world.slurm.users.home(RUNNER).iterdir())
+def home(submission_env: SubmissionEnv) -> list[Path]:
+    return list(submission_env.slurm.users.home(RUNNER).iterdir())
 
 
 def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_others(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
     site = a_site(
-        world,
+        submission_env,
         "good",
         "fails",
         "garbage",
@@ -125,7 +125,7 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
         b"this is not to be\n",
     )
     assert 9_900_000 < found["chatty"]["output_bytes"] <= 10_000_000
-    assert home(world) == []
+    assert home(submission_env) == []
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name == AlarmName.BENCHMARK_FAILED
     assert set(alarm.details["benchmarks"]) == {
@@ -137,16 +137,16 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
         "gone",
     }
     assert alarm.details["benchmarks"]["fails"] == "exit code 3"
-    after = a_site(world, "good")
+    after = a_site(submission_env, "good")
     after.ledger.benchmarks.ask("a test")
     until_done(after)
     assert after.ledger.alarms.all() == []
 
 
 def test_job__submitted__is_the_runners_and_behind_the_customers(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "endless")
+    site = a_site(submission_env, "endless")
     site = replace(
         site,
         benchmark_services=replace(site.benchmarking, sbatch_flags=("--account=grid",)),
@@ -155,13 +155,13 @@ def test_job__submitted__is_the_runners_and_behind_the_customers(
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     slurm_id, name = job["slurm_id"], job["job_name"]
     assert name.startswith(f"benchmark-{PROVIDER_ADDRESS}-here-")
-    assert world.field(slurm_id, "UserName") == RUNNER
-    assert world.field(slurm_id, "Name") == name
-    assert world.field(slurm_id, "Comment").split()[0] == "benchmark"
-    assert world.field(slurm_id, "Nice") == str(NICE)
-    assert world.field(slurm_id, "TimeLimit") == "1:00"
-    assert world.field(slurm_id, "Partition") == "main"
-    assert world.field(slurm_id, "Account") == "grid"
+    assert submission_env.field(slurm_id, "UserName") == RUNNER
+    assert submission_env.field(slurm_id, "Name") == name
+    assert submission_env.field(slurm_id, "Comment").split()[0] == "benchmark"
+    assert submission_env.field(slurm_id, "Nice") == str(NICE)
+    assert submission_env.field(slurm_id, "TimeLimit") == "1:00"
+    assert submission_env.field(slurm_id, "Partition") == "main"
+    assert submission_env.field(slurm_id, "Account") == "grid"
     site.ledger.benchmarks.cancel("seen enough")
     run = until_done(site)
     assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "seen enough")
@@ -169,15 +169,15 @@ def test_job__submitted__is_the_runners_and_behind_the_customers(
         "CANCELLED",
         "seen enough",
     )
-    assert in_slurm(world, name) == ["CANCELLED"]
+    assert in_slurm(submission_env, name) == ["CANCELLED"]
     assert site.ledger.benchmarks.labels() == {}
-    assert home(world) == []
+    assert home(submission_env) == []
 
 
 def test_cancelled_run__one_of_three_measured__keeps_that_and_begins_nothing_more(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "good", "endless", "words")
+    site = a_site(submission_env, "good", "endless", "words")
     site.ledger.benchmarks.ask("a test")
     until_stage(site, "endless", "SUBMITTED")
     site.ledger.benchmarks.cancel("enough")
@@ -188,13 +188,13 @@ def test_cancelled_run__one_of_three_measured__keeps_that_and_begins_nothing_mor
         "words": "CANCELLED",
     }
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
-    assert in_slurm(world, results(site)["words"]["job_name"]) == []
+    assert in_slurm(submission_env, results(site)["words"]["job_name"]) == []
 
 
 def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "good")
+    site = a_site(submission_env, "good")
 
     def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
         raise ValueError("3 entries of UCX affinity")
@@ -206,7 +206,7 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
     site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED)
     assert "paused" in run_benchmark_task(site)
     assert site.ledger.alarms.all() == []
-    (shown,) = Overview(world.engine, "here").effects(
+    (shown,) = Overview(submission_env.engine, "here").effects(
         OpenEffectFilter(kind=EffectKind.BENCHMARK)
     )
     assert shown["subject"] == str(number)
@@ -223,9 +223,9 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
 
 
 def test_run__benchmarks_disabled_meanwhile__ends_and_keeps_what_it_has_measured(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "good", "endless")
+    site = a_site(submission_env, "good", "endless")
     site.ledger.benchmarks.ask("a test")
     until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     run = until_done(
@@ -235,63 +235,67 @@ def test_run__benchmarks_disabled_meanwhile__ends_and_keeps_what_it_has_measured
         "CANCELLED",
         "BENCHMARK_DISABLE is set",
     )
-    assert in_slurm(world, results(site)["endless"]["job_name"]) == ["CANCELLED"]
+    assert in_slurm(submission_env, results(site)["endless"]["job_name"]) == [
+        "CANCELLED"
+    ]
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
 def test_run__partition_without_a_working_node__waits_for_one(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "good")
+    site = a_site(submission_env, "good")
     site.ledger.benchmarks.ask("a test")
-    world.slurm.run(
+    submission_env.slurm.run(
         "scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=test"
     )
     assert "none of the partition's 2 nodes works" in run_benchmark_task(site)
-    world.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
+    submission_env.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
     assert until_done(site)["state"] == "DONE"
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
-def test_job__held__has_failed_and_is_cancelled(world: SubmissionEnv) -> None:
-    site = a_site(world, "endless")
+def test_job__held__has_failed_and_is_cancelled(submission_env: SubmissionEnv) -> None:
+    site = a_site(submission_env, "endless")
     site.ledger.benchmarks.ask("a test")
-    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="PENDING")
-    held = world.slurm.run("scontrol", "hold", str(job["slurm_id"]))
-    world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    held = submission_env.slurm.run("scontrol", "hold", str(job["slurm_id"]))
+    submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
     assert held.returncode == 0, held.stderr
     until_done(site)
     assert results(site)["endless"]["stage"] == "FAILED"
     assert "JobHeld" in results(site)["endless"]["reason"]
-    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+    assert in_slurm(submission_env, job["job_name"]) == ["CANCELLED"]
 
 
 @pytest.mark.parametrize("place", [in_chaos("before-sbatch"), "after-sbatch"])
 def test_job__worker_killed_while_submitting__is_found_again_and_runs_once(
-    world: SubmissionEnv, place: str
+    submission_env: SubmissionEnv, place: str
 ) -> None:
-    site = a_site(world, "slow", "good")
+    site = a_site(submission_env, "slow", "good")
     site.ledger.benchmarks.ask("a test")
-    order = world.processes.folder / "crash"
+    order = submission_env.processes.folder / "crash"
     order.write_text(f"{place} 1")
-    worker = start_worker(world, ["slow", "good"], order)
+    worker = start_worker(submission_env, ["slow", "good"], order)
     assert worker.wait(deadline(60)) == -signal.SIGKILL
     assert results(site)["slow"]["stage"] == "SUBMITTING"
     name = results(site)["slow"]["job_name"]
     run = until_done(site)
     assert run["state"] == "DONE"
-    assert in_slurm(world, name) == ["COMPLETED"]
+    assert in_slurm(submission_env, name) == ["COMPLETED"]
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
 
 
 @pytest.mark.chaos
 def test_job__worker_killed_while_it_runs__is_read_by_another_worker(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "slow")
+    site = a_site(submission_env, "slow")
     site.ledger.benchmarks.ask("a test")
-    worker = start_worker(world, ["slow"], world.processes.folder / "no-crash")
+    worker = start_worker(
+        submission_env, ["slow"], submission_env.processes.folder / "no-crash"
+    )
     try:
         wait_until(
             lambda: results(site)["slow"]["stage"] == "SUBMITTED",
@@ -303,34 +307,36 @@ def test_job__worker_killed_while_it_runs__is_read_by_another_worker(
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait(deadline(10))
     until_done(site)
-    assert in_slurm(world, results(site)["slow"]["job_name"]) == ["COMPLETED"]
+    assert in_slurm(submission_env, results(site)["slow"]["job_name"]) == ["COMPLETED"]
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
 
-def test_run__slurmctld_away_in_the_middle__waits_for_it(world: SubmissionEnv) -> None:
-    site = a_site(world, "slow", "good")
+def test_run__slurmctld_away_in_the_middle__waits_for_it(
+    submission_env: SubmissionEnv,
+) -> None:
+    site = a_site(submission_env, "slow", "good")
     site.ledger.benchmarks.ask("a test")
     until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
-    processes = world.slurm.processes
+    processes = submission_env.slurm.processes
     processes.stop(processes.find("slurmctld"))
     wait_until(lambda: run_benchmark_task(site) != "", "a look at SLURM", 60.0, 0.2)
     assert results(site)["slow"]["stage"] == "SUBMITTED"
-    world.slurm.start_controller()
+    submission_env.slurm.start_controller()
     run = until_done(site)
     assert run["state"] == "DONE"
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
-    assert [in_slurm(world, row["job_name"]) for row in results(site).values()] == [
-        ["COMPLETED"]
-    ] * 2
+    assert [
+        in_slurm(submission_env, row["job_name"]) for row in results(site).values()
+    ] == [["COMPLETED"]] * 2
 
 
 def test_job__no_longer_found_in_slurm__is_judged_by_its_output(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "slow")
+    site = a_site(submission_env, "slow")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
-    renamed = world.slurm.run(
+    renamed = submission_env.slurm.run(
         "scontrol", "update", f"JobId={job['slurm_id']}", "JobName=another"
     )
     assert renamed.returncode == 0, renamed.stderr
@@ -339,7 +345,7 @@ def test_job__no_longer_found_in_slurm__is_judged_by_its_output(
 
 
 def moved_back(
-    world: SubmissionEnv, benchmark: str, *, called: int = 0, ended: int = 0
+    submission_env: SubmissionEnv, benchmark: str, *, called: int = 0, ended: int = 0
 ) -> None:
     """As if that much time had passed: the next look is due, it was handed over and
     ended that many minutes earlier.
@@ -349,7 +355,7 @@ def moved_back(
             called_at = called_at - :called * interval '1 minute', ended_at = ended_at - :ended * interval '1 minute'
         WHERE benchmark = :benchmark
     """
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(
             text(change), {"called": called, "ended": ended, "benchmark": benchmark}
         )
@@ -361,12 +367,12 @@ def moved_back(
 
 
 def until_done_without_waiting(
-    world: SubmissionEnv, site: WorkerContext, benchmark: str
+    submission_env: SubmissionEnv, site: WorkerContext, benchmark: str
 ) -> None:
     """What was handed over long ago is looked at once a minute; here at every run of the task."""
 
     def done() -> bool:
-        moved_back(world, benchmark)
+        moved_back(submission_env, benchmark)
         run_benchmark_task(site)
         return site.ledger.benchmarks.under_way() is None
 
@@ -378,56 +384,56 @@ def alarms(site: WorkerContext) -> list[str]:
 
 
 def test_run__node_lost_in_the_middle__fails_what_needs_it_and_measures_the_others(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "both", "good")
+    site = a_site(submission_env, "both", "good")
     site.ledger.benchmarks.ask("a test")
-    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
     job = until_stage(site, "both", "SUBMITTED", slurm_state="PENDING")
-    world.slurm.run(
+    submission_env.slurm.run(
         "scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test"
     )
     try:
-        world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
-        moved_back(world, "both", called=14)
+        submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+        moved_back(submission_env, "both", called=14)
         run_benchmark_task(site)
         assert results(site)["both"]["stage"] == "SUBMITTED"
-        moved_back(world, "both", called=2)
+        moved_back(submission_env, "both", called=2)
         assert until_done(site)["state"] == "DONE"
     finally:
-        world.slurm.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+        submission_env.slurm.run("scontrol", "update", "NodeName=node2", "State=RESUME")
     found = results(site)["both"]
     assert found["stage"] == "FAILED"
     assert found["reason"].startswith("it needs 2 nodes, 1 work; SLURM: PENDING")
-    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+    assert in_slurm(submission_env, job["job_name"]) == ["CANCELLED"]
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
 def test_benchmark__waits_for_an_hour__calls_the_operator_until_it_begins(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "good")
+    site = a_site(submission_env, "good")
     site.ledger.benchmarks.ask("a test")
-    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
     try:
         until_stage(site, "good", "SUBMITTED", slurm_state="PENDING")
-        moved_back(world, "good", called=61)
+        moved_back(submission_env, "good", called=61)
         run_benchmark_task(site)
         assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
-        moved_back(world, "good")
+        moved_back(submission_env, "good")
         run_benchmark_task(site)
         assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
     finally:
-        world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
-    until_done_without_waiting(world, site, "good")
+        submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    until_done_without_waiting(submission_env, site, "good")
     assert alarms(site) == []
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
 @pytest.fixture
-def kept_files(world: SubmissionEnv) -> Iterator[Path]:
+def kept_files(submission_env: SubmissionEnv) -> Iterator[Path]:
     """The runner's home while only root can remove what root owns there."""
-    folder = world.slurm.users.home(RUNNER)
+    folder = submission_env.slurm.users.home(RUNNER)
     before = folder.stat()
     os.chown(folder, 0, 0)
     folder.chmod(0o1777)
@@ -447,15 +453,15 @@ def until_kept(site: WorkerContext, folder: Path) -> None:
 
 
 def test_output__cannot_be_removed__delays_no_other_benchmark_and_is_given_up(
-    world: SubmissionEnv, kept_files: Path
+    submission_env: SubmissionEnv, kept_files: Path
 ) -> None:
-    site = a_site(world, "slow", "good")
+    site = a_site(submission_env, "slow", "good")
     site.ledger.benchmarks.ask("a test")
     until_kept(site, kept_files)
     until_stage(site, "good", "MEASURED")
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
     assert site.ledger.benchmarks.under_way() is not None
-    moved_back(world, "slow", ended=16)
+    moved_back(submission_env, "slow", ended=16)
     assert until_done(site)["state"] == "DONE"
     notes = results(site)["slow"]["notes"]
     assert [note.partition(":")[0] for note in notes] == [
@@ -467,9 +473,9 @@ def test_output__cannot_be_removed__delays_no_other_benchmark_and_is_given_up(
 
 @pytest.mark.chaos
 def test_cancelled_run__output_cannot_be_removed__ends_and_keeps_what_it_measured(
-    world: SubmissionEnv, kept_files: Path
+    submission_env: SubmissionEnv, kept_files: Path
 ) -> None:
-    site = a_site(world, "slow")
+    site = a_site(submission_env, "slow")
     site.ledger.benchmarks.ask("a test")
     until_kept(site, kept_files)
     until_stage(site, "slow", "MEASURED")
@@ -478,34 +484,34 @@ def test_cancelled_run__output_cannot_be_removed__ends_and_keeps_what_it_measure
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
 
-def without_rights(world: SubmissionEnv, *names: str) -> WorkerContext:
+def without_rights(submission_env: SubmissionEnv, *names: str) -> WorkerContext:
     """A site whose admin user may not cancel the jobs of others."""
-    login_node = replace(world.cluster().login_node, admin=CUSTOMER)
+    login_node = replace(submission_env.cluster().login_node, admin=CUSTOMER)
     cluster = Cluster.of(login_node, SLURM_SETTINGS)
-    return measuring(world.site(cluster), cluster, names)
+    return measuring(submission_env.site(cluster), cluster, names)
 
 
 def test_job__held_and_may_not_be_cancelled__has_failed_all_the_same(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = without_rights(world, "endless", "good")
+    site = without_rights(submission_env, "endless", "good")
     site.ledger.benchmarks.ask("a test")
-    world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="PENDING")
-    world.slurm.run("scontrol", "hold", str(job["slurm_id"]))
-    world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+    submission_env.slurm.run("scontrol", "hold", str(job["slurm_id"]))
+    submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
     assert until_done(site)["state"] == "DONE"
     assert results(site)["endless"]["stage"] == "FAILED"
     assert "JobHeld" in results(site)["endless"]["reason"]
     assert "could not be cancelled" in results(site)["endless"]["reason"]
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
-    world.slurm.run("scancel", str(job["slurm_id"]))
+    submission_env.slurm.run("scancel", str(job["slurm_id"]))
 
 
 def test_job__running_and_may_not_be_cancelled__is_awaited(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = without_rights(world, "endless", "good")
+    site = without_rights(submission_env, "endless", "good")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     site.ledger.benchmarks.cancel("enough")
@@ -515,9 +521,9 @@ def test_job__running_and_may_not_be_cancelled__is_awaited(
         "SUBMITTED",
         True,
     )
-    assert in_slurm(world, job["job_name"]) == ["RUNNING"]
-    world.slurm.run("scancel", str(job["slurm_id"]))  # as its time limit would
-    until_done_without_waiting(world, site, "endless")
+    assert in_slurm(submission_env, job["job_name"]) == ["RUNNING"]
+    submission_env.slurm.run("scancel", str(job["slurm_id"]))  # as its time limit would
+    until_done_without_waiting(submission_env, site, "endless")
     assert {name: row["stage"] for name, row in results(site).items()} == {
         "endless": "CANCELLED",
         "good": "CANCELLED",
@@ -526,9 +532,9 @@ def test_job__running_and_may_not_be_cancelled__is_awaited(
 
 
 def test_run__unexpected_error__is_shown_and_raises_an_alarm(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "good")
+    site = a_site(submission_env, "good")
 
     def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
         raise KeyError("a mistake of ours")
@@ -543,7 +549,7 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(
     assert run_benchmark_task(wrong, at_once=True) == ""
     watch_effects(site.ledger)
     assert alarms(site) == [AlarmName.EFFECT_PARKED]
-    (parked,) = Overview(world.engine, "here").parked()
+    (parked,) = Overview(submission_env.engine, "here").parked()
     assert (parked["kind"], parked["subject"]) == ("benchmark", str(number))
     assert parked["last_error"] == "KeyError('a mistake of ours')"
     site.ledger.benchmarks.resume()  # as the start of a worker does
@@ -553,13 +559,13 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(
 
 
 def test_cancelled_run__its_job_has_completed__keeps_what_it_measured(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "slow")
+    site = a_site(submission_env, "slow")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
     wait_until(
-        lambda: in_slurm(world, job["job_name"]) == ["COMPLETED"],
+        lambda: in_slurm(submission_env, job["job_name"]) == ["COMPLETED"],
         "the job to end",
         60.0,
         0.2,
@@ -574,56 +580,63 @@ def test_cancelled_run__its_job_has_completed__keeps_what_it_measured(
 
 
 def test_run__user_changes_in_the_middle__job_is_found_and_the_next_has_the_new_user(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "slow", "good")
+    site = a_site(submission_env, "slow", "good")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
-    world.slurm.users.add(ANOTHER)
+    submission_env.slurm.users.add(ANOTHER)
     changed = measuring(
         site, over_ssh(site.slurm.cluster), ["slow", "good"], user=ANOTHER
     )
     next_one = until_stage(changed, "good", "SUBMITTED", "ENDED", "MEASURED")
     until_done(changed)
-    assert in_slurm(world, job["job_name"]) == ["COMPLETED"]
+    assert in_slurm(submission_env, job["job_name"]) == ["COMPLETED"]
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
-    assert world.field(job["slurm_id"], "UserName") == RUNNER
-    assert world.field(next_one["slurm_id"], "UserName") == ANOTHER
-    assert home(world) == []
+    assert submission_env.field(job["slurm_id"], "UserName") == RUNNER
+    assert submission_env.field(next_one["slurm_id"], "UserName") == ANOTHER
+    assert home(submission_env) == []
 
 
 @pytest.mark.chaos
 def test_cancelled_run__user_changed_in_the_middle__ends_the_former_users_job(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = a_site(world, "endless")
+    site = a_site(submission_env, "endless")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     site.ledger.benchmarks.cancel("enough")
-    world.slurm.users.add(ANOTHER)
+    submission_env.slurm.users.add(ANOTHER)
     until_done(measuring(site, over_ssh(site.slurm.cluster), ["endless"], user=ANOTHER))
-    assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
+    assert in_slurm(submission_env, job["job_name"]) == ["CANCELLED"]
 
 
 @pytest.fixture(scope="module")
-def rejecting_sshd(world: SubmissionEnv) -> Sshd:
+def rejecting_sshd(submission_env: SubmissionEnv) -> Sshd:
     """An sshd that lets in all but the benchmarks' user."""
-    allows_others = f'[ "$0" = {RUNNER} ] || exec cat {world.key.with_suffix(".pub")}'
+    allows_others = (
+        f'[ "$0" = {RUNNER} ] || exec cat {submission_env.key.with_suffix(".pub")}'
+    )
     command = ["/bin/sh", "-c", allows_others, "%u"]
-    return Sshd.start(world.processes, world.slurm.env(), command, name="refusing-sshd")
+    return Sshd.start(
+        submission_env.processes,
+        submission_env.slurm.env(),
+        command,
+        name="refusing-sshd",
+    )
 
 
-def signing_for_another(world: SubmissionEnv) -> Cluster:
+def signing_for_another(submission_env: SubmissionEnv) -> Cluster:
     """A client of SLURM whose authority signs for another user of benchmarks, and no
     more for the former one.
     """
-    key = load_key(world.key.read_text())
+    key = load_key(submission_env.key.read_text())
     users = {admin(), ANOTHER}
     authority = CertificateAuthority(Ed25519PrivateKey.generate(), users, "supervisor")
     ssh = Ssh(
-        world.sshd.address,
+        submission_env.sshd.address,
         lambda user: key if user == admin() else authority.key_for(user),
-        world.sshd.known_hosts,
+        submission_env.sshd.known_hosts,
         connect_timeout_s=deadline(5.0),
     )
     return Cluster.of(LoginNode(ssh=ssh, admin=admin(), paths=PATHS), SLURM_SETTINGS)
@@ -638,28 +651,33 @@ def signing_for_another(world: SubmissionEnv) -> Cluster:
     ],
 )
 def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
-    world: SubmissionEnv, rejecting_sshd: Sshd, signs_for_another: bool, forgotten: bool
+    submission_env: SubmissionEnv,
+    rejecting_sshd: Sshd,
+    signs_for_another: bool,
+    forgotten: bool,
 ) -> None:
-    site = a_site(world, "slow")
+    site = a_site(submission_env, "slow")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
     name = job["job_name"]
     if forgotten:
         name = "another"
-        renamed = world.slurm.run(
+        renamed = submission_env.slurm.run(
             "scontrol", "update", f"JobId={job['slurm_id']}", f"JobName={name}"
         )
         assert renamed.returncode == 0, renamed.stderr
     wait_until(
-        lambda: set(in_slurm(world, name)) == {"COMPLETED"},
+        lambda: set(in_slurm(submission_env, name)) == {"COMPLETED"},
         "the job to end",
         60.0,
         0.2,
     )
     if signs_for_another:
-        later = measuring(site, signing_for_another(world), ["slow"], user=ANOTHER)
+        later = measuring(
+            site, signing_for_another(submission_env), ["slow"], user=ANOTHER
+        )
     else:
-        later = measuring(site, world.cluster(sshd=rejecting_sshd), ["slow"])
+        later = measuring(site, submission_env.cluster(sshd=rejecting_sshd), ["slow"])
     wait_until(
         lambda: RUNNER in run_benchmark_task(later, at_once=True),
         "a refused login",
@@ -675,15 +693,15 @@ def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
     assert unread.startswith("its output was not read: ")
     assert left.startswith("its output stays on the login node: ")
     assert alarms(later) == []
-    for file in home(world):
+    for file in home(submission_env):
         file.unlink()
 
 
 def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
-    world: SubmissionEnv, rejecting_sshd: Sshd
+    submission_env: SubmissionEnv, rejecting_sshd: Sshd
 ) -> None:
-    cluster = world.cluster(sshd=rejecting_sshd)
-    site = measuring(world.site(cluster), cluster, ["good"])
+    cluster = submission_env.cluster(sshd=rejecting_sshd)
+    site = measuring(submission_env.site(cluster), cluster, ["good"])
     number = site.ledger.benchmarks.ask("a test")
     until_stage(site, "good", "WAITING")
     wait_until(
@@ -701,7 +719,7 @@ def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
     an_hour_passes = (
         "UPDATE facts SET since = since - interval '1 h' WHERE name = :name"
     )
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(
             text(an_hour_passes), {"name": "condition.benchmark_user_rejected"}
         )
@@ -712,29 +730,33 @@ def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
     assert alarm.name == AlarmName.BENCHMARK_USER_REJECTED
     assert (alarm.details["user"], alarm.details["run"]) == (RUNNER, number)
     assert "Authentication failed" in alarm.details["reason"]
-    after = a_site(world, "good")
+    after = a_site(submission_env, "good")
     after.ledger.benchmarks.resume()  # the worker starts with other settings
     assert until_done(after)["state"] == "DONE"
     assert after.ledger.alarms.all() == []
 
 
-def jobs_of_slurm(world: SubmissionEnv) -> set[str]:
-    shown = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A")
+def jobs_of_slurm(submission_env: SubmissionEnv) -> set[str]:
+    shown = submission_env.slurm.run(
+        "squeue", "--noheader", "--states=all", "--format=%A"
+    )
     assert shown.returncode == 0, shown.stderr
     return set(shown.stdout.split())
 
 
 def test_benchmark_plan__on_two_nodes__shows_what_a_run_submits_and_submits_nothing(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    environment = world.environment | {
-        "SLURM_SSH_ADDRESS": world.sshd.address,
+    environment = submission_env.environment | {
+        "SLURM_SSH_ADDRESS": submission_env.sshd.address,
         "SLURM_SSH_ADMIN_USER": admin(),
-        "SLURM_SSH_PRIVATE_KEY": base64.b64encode(world.key.read_bytes()).decode(),
-        "SLURM_SSH_KNOWN_HOSTS": str(world.sshd.known_hosts),
+        "SLURM_SSH_PRIVATE_KEY": base64.b64encode(
+            submission_env.key.read_bytes()
+        ).decode(),
+        "SLURM_SSH_KNOWN_HOSTS": str(submission_env.sshd.known_hosts),
         "BENCHMARK_SBATCH_FLAGS": "--account=grid",
     }
-    before = jobs_of_slurm(world)
+    before = jobs_of_slurm(submission_env)
     printed = supervisor("benchmark", "plan", env=environment)
     assert printed.exit_code == 0, printed.output
     for words in (
@@ -753,5 +775,7 @@ def test_benchmark_plan__on_two_nodes__shows_what_a_run_submits_and_submits_noth
         refused.exit_code,
         "cannot be planned: 3 entries of UCX affinity" in refused.stderr,
     ) == (1, True)
-    assert jobs_of_slurm(world) <= before  # slurmctld may have forgotten some of them
-    assert BenchmarkStore(world.engine, "here").runs(1) == []
+    assert (
+        jobs_of_slurm(submission_env) <= before
+    )  # slurmctld may have forgotten some of them
+    assert BenchmarkStore(submission_env.engine, "here").runs(1) == []

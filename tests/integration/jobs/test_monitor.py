@@ -20,41 +20,44 @@ from tests.support.submission_env import SubmissionEnv
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as submission_env:
         # Jobs wait: a look at a job that has just begun is made again, and is not
         # counted.
-        world.slurm.run(
+        submission_env.slurm.run(
             "scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test"
         )
-        yield world
+        yield submission_env
 
 
 def test_poll_jobs__another_worker_waits_for_slurm__looks_at_other_jobs(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    with Proxy.start(world.sshd.address) as proxy, ThreadPoolExecutor(1) as thread:
+    with (
+        Proxy.start(submission_env.sshd.address) as proxy,
+        ThreadPoolExecutor(1) as thread,
+    ):
         behind_proxy, direct = (
-            world.site(world.cluster(proxy.address, patience_s=60.0)),
-            world.site(world.cluster()),
+            submission_env.site(submission_env.cluster(proxy.address, patience_s=60.0)),
+            submission_env.site(submission_env.cluster()),
         )
-        first, second = world.new_job(direct), world.new_job(direct)
+        first, second = submission_env.new_job(direct), submission_env.new_job(direct)
         for job in (first, second):
-            world.until_queued(direct, job)
-        world.look(behind_proxy, first)  # its connection stands
-        world.postpone_look(second)
+            submission_env.until_queued(direct, job)
+        submission_env.look(behind_proxy, first)  # its connection stands
+        submission_env.postpone_look(second)
         proxy.fault(Fault.HANG)
-        waits = thread.submit(world.look, behind_proxy, first)
+        waits = thread.submit(submission_env.look, behind_proxy, first)
         try:
             wait_until(
-                lambda: leased(world) == [first],
+                lambda: leased(submission_env) == [first],
                 "the first worker to wait for SLURM",
                 deadline(10.0),
                 0.02,
             )
             looks = direct.ledger.jobs([second])[second].poll_count
-            assert world.look(direct, second).poll_count == looks + 1
-            assert (waits.done(), leased(world)) == (False, [first])
+            assert submission_env.look(direct, second).poll_count == looks + 1
+            assert (waits.done(), leased(submission_env)) == (False, [first])
             looks = direct.ledger.jobs([first])[first].poll_count
         finally:
             proxy.fault(None)
@@ -64,8 +67,8 @@ def test_poll_jobs__another_worker_waits_for_slurm__looks_at_other_jobs(
             site.ledger.holder.close()
 
 
-def leased(world: SubmissionEnv) -> list[JobId]:
-    with world.engine.connect() as connection:
+def leased(submission_env: SubmissionEnv) -> list[JobId]:
+    with submission_env.engine.connect() as connection:
         query = text(
             "SELECT job_id FROM effects WHERE kind = 'poll_slurm' AND lease IS NOT NULL"
         )
@@ -73,18 +76,21 @@ def leased(world: SubmissionEnv) -> list[JobId]:
 
 
 def test_poll_jobs__another_worker_has_read_a_callback__is_counted_once(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site, other = world.site(world.cluster()), world.site(world.cluster())
-    job = world.new_job(site)
-    slurm_id = world.until_queued(site, job).slurm_id
-    with world.engine.begin() as connection:
+    site, other = (
+        submission_env.site(submission_env.cluster()),
+        submission_env.site(submission_env.cluster()),
+    )
+    job = submission_env.new_job(site)
+    slurm_id = submission_env.until_queued(site, job).slurm_id
+    with submission_env.engine.begin() as connection:
         row = {"job": job, "slurm_id": slurm_id}
         connection.execute(text(CALLBACK), row)
     counted = matched(site)
     read_by_other = other.ledger.callbacks.unread()
     poll_jobs(site)
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         assert other.ledger.callbacks.mark_read(connection, read_by_other) == []
     assert matched(site) == counted + 1
     for one in (site, other):
@@ -104,18 +110,18 @@ def matched(site: WorkerContext) -> int:
 
 
 def test_poll_jobs__has_read_many_callbacks__lets_the_next_ones_gather(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    site = world.site(world.cluster())
+    site = submission_env.site(submission_env.cluster())
     strangers = [
         {"job": f"0x{number:064x}", "slurm_id": 10**6}
         for number in range(MANY_JOBS + 1)
     ]
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(text(CALLBACK), strangers[1:])
     began_s = time.monotonic()
     poll_jobs(site)
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(text(CALLBACK), strangers[0])
     poll_jobs(site)
     assert time.monotonic() - began_s >= LOOKS_APART_S

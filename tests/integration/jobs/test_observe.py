@@ -43,19 +43,13 @@ CALLBACK = """
     """
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
-        yield world
-
-
 @pytest.fixture
-def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
-    site = world.site(world.cluster())
+def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
+    site = submission_env.site(submission_env.cluster())
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
-    world.slurm.run("scancel", f"--user={CUSTOMER}")
+    submission_env.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 def without_callbacks(site: WorkerContext) -> WorkerContext:
@@ -63,40 +57,44 @@ def without_callbacks(site: WorkerContext) -> WorkerContext:
     return replace(site, slurm_services=replace(site.slurm, trust_callbacks=False))
 
 
-def execute(world: SubmissionEnv, statement: str, **parameters: object) -> None:
-    with world.engine.begin() as connection:
+def execute(
+    submission_env: SubmissionEnv, statement: str, **parameters: object
+) -> None:
+    with submission_env.engine.begin() as connection:
         connection.execute(text(statement), parameters)
 
 
-def scalar(world: SubmissionEnv, query: str, **parameters: object) -> Any:
-    with world.engine.connect() as connection:
+def scalar(submission_env: SubmissionEnv, query: str, **parameters: object) -> Any:
+    with submission_env.engine.connect() as connection:
         return connection.scalar(text(query), parameters)
 
 
 def submitted_as(
-    world: SubmissionEnv, site: WorkerContext, slurm_id: SlurmId, *seen: str
+    submission_env: SubmissionEnv, site: WorkerContext, slurm_id: SlurmId, *seen: str
 ) -> JobId:
     """A job that got this id a minute ago, and that looks have seen in these states."""
-    job = world.new_job(site)
+    job = submission_env.new_job(site)
     site.ledger.record(
         JobChange(job, SubmitStarted(10)),
         JobChange(job, Submitted(slurm_id)),
         *(JobChange(job, SlurmRunningObserved(state)) for state in seen),
     )
-    world.a_minute_passes(job)
+    submission_env.a_minute_passes(job)
     return job
 
 
-def queued_job(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]:
+def queued_job(
+    submission_env: SubmissionEnv, site: WorkerContext
+) -> tuple[JobId, SlurmId]:
     """A job that SLURM has taken."""
-    job = world.new_job(site)
-    slurm_id = world.until_queued(site, job).slurm_id
+    job = submission_env.new_job(site)
+    slurm_id = submission_env.until_queued(site, job).slurm_id
     assert slurm_id is not None
     return job, slurm_id
 
 
 def called(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     job: JobId,
     slurm_id: int,
     *callbacks: tuple[int, int, int],
@@ -106,12 +104,12 @@ def called(
     for status, duration_s, exit_code in callbacks:
         row = {"job": job, "slurm_id": slurm_id, "proof": proof}
         row |= {"status": status, "duration_s": duration_s, "exit_code": exit_code}
-        execute(world, CALLBACK, **row)
+        execute(submission_env, CALLBACK, **row)
 
 
-def parked_for(world: SubmissionEnv, job: JobId) -> str:
+def parked_for(submission_env: SubmissionEnv, job: JobId) -> str:
     query = "SELECT last_error FROM effects WHERE job_id = :job AND parked_at IS NOT NULL AND kind = 'poll_slurm'"
-    return str(scalar(world, query, job=job) or "")
+    return str(scalar(submission_env, query, job=job) or "")
 
 
 # --- SLURM has forgotten the job ------------------------------------------------------
@@ -132,19 +130,19 @@ def parked_for(world: SubmissionEnv, job: JobId) -> str:
     ],
 )
 def test_poll_jobs__slurm_forgot_the_job__callbacks_that_can_be_true_end_it(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     callbacks: Sequence[tuple[int, int, int]],
     proof: str,
     status: ChainStatus | None,
     elapsed_s: int | None,
 ) -> None:
-    job = submitted_as(world, site, UNKNOWN_ID, "RUNNING")
-    called(world, job, UNKNOWN_ID, *callbacks, proof=proof)
-    seen = world.look(site, job)
+    job = submitted_as(submission_env, site, UNKNOWN_ID, "RUNNING")
+    called(submission_env, job, UNKNOWN_ID, *callbacks, proof=proof)
+    seen = submission_env.look(site, job)
     if status is None:
         assert (seen.state, seen.outcome) == (State.RUNNING, None)
-        assert parked_for(world, job) == ""
+        assert parked_for(submission_env, job) == ""
         return
     assert seen.outcome is not None
     assert (seen.state, seen.outcome.status) == (State.ENDED, status)
@@ -152,12 +150,12 @@ def test_poll_jobs__slurm_forgot_the_job__callbacks_that_can_be_true_end_it(
 
 
 def test_poll_jobs__site_does_not_trust_callbacks__they_end_nothing(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = submitted_as(world, site, UNKNOWN_ID, "RUNNING")
-    called(world, job, UNKNOWN_ID, (7, 5, 0))
-    assert world.look(without_callbacks(site), job).state is State.RUNNING
-    assert world.look(site, job).state is State.ENDED
+    job = submitted_as(submission_env, site, UNKNOWN_ID, "RUNNING")
+    called(submission_env, job, UNKNOWN_ID, (7, 5, 0))
+    assert submission_env.look(without_callbacks(site), job).state is State.RUNNING
+    assert submission_env.look(site, job).state is State.ENDED
 
 
 @pytest.mark.parametrize(
@@ -168,23 +166,23 @@ def test_poll_jobs__site_does_not_trust_callbacks__they_end_nothing(
     ],
 )
 def test_poll_jobs__callbacks_do_not_decide_the_end__operator_decides(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     states: tuple[str, ...],
     callbacks: Sequence[tuple[int, int, int]],
     why: str,
 ) -> None:
-    job = submitted_as(world, site, UNKNOWN_ID, *states)
-    called(world, job, UNKNOWN_ID, *callbacks)
-    assert world.look(site, job).state is State.RUNNING
-    assert parked_for(world, job) == why
+    job = submitted_as(submission_env, site, UNKNOWN_ID, *states)
+    called(submission_env, job, UNKNOWN_ID, *callbacks)
+    assert submission_env.look(site, job).state is State.RUNNING
+    assert parked_for(submission_env, job) == why
 
 
 # --- sbatch named an id that SLURM never gave -----------------------------------------
 
 
 def test_poll_jobs__slurm_must_know_the_id_and_does_not__submission_is_denied(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     cluster = site.slurm.cluster
     wait_until(  # a slurmctld that has just begun may have forgotten the job
@@ -192,21 +190,21 @@ def test_poll_jobs__slurm_must_know_the_id_and_does_not__submission_is_denied(
         "slurmctld to run long enough",
         PATIENCE_S,
     )
-    older = submitted_as(world, site, UNKNOWN_ID)
+    older = submitted_as(submission_env, site, UNKNOWN_ID)
     execute(
-        world,
+        submission_env,
         "UPDATE events SET at = at - interval '1 h' WHERE job_id = :job",
         job=older,
     )
-    job = world.new_job(site)
+    job = submission_env.new_job(site)
     site.ledger.record(
         JobChange(job, SubmitStarted(10)), JobChange(job, Submitted(UNKNOWN_ID))
     )
-    assert world.look(site, job).slurm_id is None
-    assert "SubmissionDenied" in world.journal(job)
+    assert submission_env.look(site, job).slurm_id is None
+    assert "SubmissionDenied" in submission_env.journal(job)
     # slurmctld forgets ended jobs after five minutes
-    assert world.look(site, older).slurm_id == UNKNOWN_ID
-    assert "SubmissionDenied" not in world.journal(older)
+    assert submission_env.look(site, older).slurm_id == UNKNOWN_ID
+    assert "SubmissionDenied" not in submission_env.journal(older)
 
 
 # --- whose id a callback can name -----------------------------------------------------
@@ -223,54 +221,60 @@ def test_poll_jobs__slurm_must_know_the_id_and_does_not__submission_is_denied(
     ],
 )
 def test_plausible_ids__a_caller_names_an_id__only_one_that_slurm_can_have_given(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     slurm_id: int,
     begun_ago_s: float,
     is_plausible: bool,
 ) -> None:
-    job = world.new_job(site)
+    job = submission_env.new_job(site)
     found = plausible_ids(site, {job: {slurm_id}}, {job: begun_ago_s})
     assert found.get(job, set()) == ({slurm_id} if is_plausible else set())
 
 
 def test_plausible_ids__another_job_has_the_id__is_not_plausible(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site)
-    _, slurm_id = queued_job(world, site)
+    job = submission_env.new_job(site)
+    _, slurm_id = queued_job(submission_env, site)
     assert plausible_ids(site, {job: {slurm_id}}, {job: 1e6}) == {job: set()}
 
 
 # --- runs that no look has seen -------------------------------------------------------
 
 
-def requeued(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]:
+def requeued(
+    submission_env: SubmissionEnv, site: WorkerContext
+) -> tuple[JobId, SlurmId]:
     """A job that SLURM has requeued after a run of two seconds or more that no look has
     seen.
     """
-    job, slurm_id = queued_job(world, site)
-    has_run_for(world, slurm_id, 2)
-    world.set(slurm_id, Requeue="1")
-    world.scontrol("requeue", slurm_id)
-    wait_for_state(world, slurm_id, "PENDING")
+    job, slurm_id = queued_job(submission_env, site)
+    has_run_for(submission_env, slurm_id, 2)
+    submission_env.set(slurm_id, Requeue="1")
+    submission_env.scontrol("requeue", slurm_id)
+    wait_for_state(submission_env, slurm_id, "PENDING")
     return job, slurm_id
 
 
-def wait_for_state(world: SubmissionEnv, slurm_id: SlurmId, *states: str) -> None:
+def wait_for_state(
+    submission_env: SubmissionEnv, slurm_id: SlurmId, *states: str
+) -> None:
     wait_until(
-        lambda: world.field(slurm_id, "State") in states,
+        lambda: submission_env.field(slurm_id, "State") in states,
         f"SLURM to show {slurm_id} as {' or '.join(states)}",
         PATIENCE_S,
         0.1,
     )
 
 
-def has_run_for(world: SubmissionEnv, slurm_id: SlurmId, seconds: int) -> None:
+def has_run_for(submission_env: SubmissionEnv, slurm_id: SlurmId, seconds: int) -> None:
     """Wait until the job has run for so long."""
-    wait_for_state(world, slurm_id, "RUNNING")
+    wait_for_state(submission_env, slurm_id, "RUNNING")
     wait_until(
-        lambda: int(world.field(slurm_id, "TimeUsed").split(":")[-1]) >= seconds,
+        lambda: (
+            int(submission_env.field(slurm_id, "TimeUsed").split(":")[-1]) >= seconds
+        ),
         f"{slurm_id} to run for {seconds} s",
         PATIENCE_S,
         0.1,
@@ -278,155 +282,155 @@ def has_run_for(world: SubmissionEnv, slurm_id: SlurmId, seconds: int) -> None:
 
 
 def test_poll_jobs__job_goes_on_after_a_suspension__time_of_the_look_counts(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     """A later requeue ends the run after the last look. By its start and its seconds,
     the look would be earlier by the time of the suspension.
     """
-    job, slurm_id = queued_job(world, site)
-    wait_for_state(world, slurm_id, "RUNNING")
-    world.scontrol("suspend", slurm_id)
-    assert world.look(site, job).runs[-1].suspended
+    job, slurm_id = queued_job(submission_env, site)
+    wait_for_state(submission_env, slurm_id, "RUNNING")
+    submission_env.scontrol("suspend", slurm_id)
+    assert submission_env.look(site, job).runs[-1].suspended
     begun_s = site.slurm.cluster.clock.now_s()
     wait_until(
         lambda: site.slurm.cluster.clock.now_s() >= begun_s + 4,
         "4 s to pass",
         PATIENCE_S,
     )
-    world.scontrol("resume", slurm_id)
-    wait_for_state(world, slurm_id, "RUNNING")
-    assert world.look(site, job).runs[-1].seen_s >= begun_s + 4
+    submission_env.scontrol("resume", slurm_id)
+    wait_for_state(submission_env, slurm_id, "RUNNING")
+    assert submission_env.look(site, job).runs[-1].seen_s >= begun_s + 4
 
 
 @pytest.mark.parametrize("apart_s", [-3600, 0, 3600])
 def test_submitted_s_of_requeued__clocks_are_apart__is_by_slurms_clock(
-    world: SubmissionEnv, site: WorkerContext, apart_s: int
+    submission_env: SubmissionEnv, site: WorkerContext, apart_s: int
 ) -> None:
-    job, slurm_id = requeued(world, site)
+    job, slurm_id = requeued(submission_env, site)
     seen = look_at(site, [site.ledger.jobs([job])[job]])[job].record
     assert seen is not None
     now_s = site.slurm.cluster.clock.now_s()
     found = submitted_s_of_requeued(
         site, [(site.ledger.jobs([job])[job], seen)], now_s + apart_s
     )
-    begun_s = int(scalar(world, SUBMIT_STARTED_S, job=job))
+    begun_s = int(scalar(submission_env, SUBMIT_STARTED_S, job=job))
     assert found[job] - apart_s == pytest.approx(begun_s, abs=2)
     assert slurm_id == seen.slurm_id
 
 
 def test_poll_jobs__requeued_unseen__hooks_ends_count_and_forged_ones_do_not(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = requeued(world, site)
-    called(world, job, slurm_id, (6, 0, 0), proof="unproven")
-    assert world.look(site, job).earlier_s >= 2
-    called(world, job, slurm_id, (6, 1, 0))
-    seen = world.look(site, job)
+    job, slurm_id = requeued(submission_env, site)
+    called(submission_env, job, slurm_id, (6, 0, 0), proof="unproven")
+    assert submission_env.look(site, job).earlier_s >= 2
+    called(submission_env, job, slurm_id, (6, 1, 0))
+    seen = submission_env.look(site, job)
     assert seen.earlier_s == 1
 
 
 def test_poll_jobs__ended_after_a_requeue__waits_for_the_hooks_missing_end(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = requeued(world, site)
-    called(world, job, slurm_id, (6, 1, 0))
-    world.slurm.run("scancel", str(slurm_id))
-    wait_for_state(world, slurm_id, "CANCELLED")
-    assert world.look(site, job).state is State.QUEUED
+    job, slurm_id = requeued(submission_env, site)
+    called(submission_env, job, slurm_id, (6, 1, 0))
+    submission_env.slurm.run("scancel", str(slurm_id))
+    wait_for_state(submission_env, slurm_id, "CANCELLED")
+    assert submission_env.look(site, job).state is State.QUEUED
     why = scalar(
-        world,
+        submission_env,
         "SELECT last_error FROM effects WHERE job_id = :job AND kind = 'poll_slurm' AND done_at IS NULL",
         job=job,
     )
     assert "hooks have not reported" in why
-    called(world, job, slurm_id, (6, 0, 0))
-    ended = world.look(site, job)
+    called(submission_env, job, slurm_id, (6, 0, 0))
+    ended = submission_env.look(site, job)
     assert ended.outcome is not None
     assert (ended.state, ended.outcome.status) == (State.ENDED, ChainStatus.CANCELLED)
     assert ended.earlier_s == 1
 
 
 def test_poll_jobs__tries_have_failed_before__five_looks_wait_for_hooks(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = requeued(world, site)
-    called(world, job, slurm_id, (6, 1, 0))
-    world.slurm.run("scancel", str(slurm_id))
-    wait_for_state(world, slurm_id, "CANCELLED")
+    job, slurm_id = requeued(submission_env, site)
+    called(submission_env, job, slurm_id, (6, 1, 0))
+    submission_env.slurm.run("scancel", str(slurm_id))
+    wait_for_state(submission_env, slurm_id, "CANCELLED")
     execute(
-        world,
+        submission_env,
         "UPDATE effects SET attempts = 30 WHERE job_id = :job AND kind = 'poll_slurm'",
         job=job,
     )
     wait_until(
-        lambda: world.look(site, job).state is State.ENDED,
+        lambda: submission_env.look(site, job).state is State.ENDED,
         "the look that waits no more",
         PATIENCE_S,
         0.1,
     )
     ended = site.ledger.jobs([job])[job]
     assert ended.earlier_s >= 2, "the most that the first run can have taken"
-    assert world.journal(job).count("EarlierRunsAwaited") == AWAITED_LOOKS - 1
+    assert submission_env.journal(job).count("EarlierRunsAwaited") == AWAITED_LOOKS - 1
 
 
 def test_poll_jobs__short_run_was_told_twice__silent_second_run_is_billed(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     """Two ends of the first run are as many as there were requeues."""
-    job, slurm_id = queued_job(world, site)
-    has_run_for(world, slurm_id, 2)
-    first_s = world.look(site, job).runs[0].elapsed_s + 1
-    world.set(slurm_id, Requeue="1")
-    world.scontrol("requeue", slurm_id)
-    called(world, job, slurm_id, (7, first_s, 0), (8, first_s, 0))
-    wait_for_state(world, slurm_id, "PENDING")
-    begin_again(world, slurm_id)
-    has_run_for(world, slurm_id, 8)
-    seen_s = world.look(site, job).runs[-1].elapsed_s
-    world.scontrol("requeue", slurm_id)
-    wait_for_state(world, slurm_id, "PENDING")
-    billed = world.look(site, job).runs
+    job, slurm_id = queued_job(submission_env, site)
+    has_run_for(submission_env, slurm_id, 2)
+    first_s = submission_env.look(site, job).runs[0].elapsed_s + 1
+    submission_env.set(slurm_id, Requeue="1")
+    submission_env.scontrol("requeue", slurm_id)
+    called(submission_env, job, slurm_id, (7, first_s, 0), (8, first_s, 0))
+    wait_for_state(submission_env, slurm_id, "PENDING")
+    begin_again(submission_env, slurm_id)
+    has_run_for(submission_env, slurm_id, 8)
+    seen_s = submission_env.look(site, job).runs[-1].elapsed_s
+    submission_env.scontrol("requeue", slurm_id)
+    wait_for_state(submission_env, slurm_id, "PENDING")
+    billed = submission_env.look(site, job).runs
     assert [run.exact for run in billed] == [False, False, True]
     assert billed[1].elapsed_s >= seen_s >= 8
 
 
-def begin_again(world: SubmissionEnv, slurm_id: SlurmId) -> None:
+def begin_again(submission_env: SubmissionEnv, slurm_id: SlurmId) -> None:
     """Start a requeued job again. In its first seconds its node may reject that."""
     until_s = time.monotonic() + SETTLED_AFTER_S
     wait_until(
         lambda: time.monotonic() >= until_s, "the node to settle", PATIENCE_S, 0.5
     )
-    world.set(slurm_id, StartTime="now")
+    submission_env.set(slurm_id, StartTime="now")
 
 
 @pytest.mark.parametrize("has_hooks", [True, False], ids=["hooks", "no hooks"])
 def test_poll_jobs__node_clears_up_after_a_requeue__hooks_tell_the_runs_seconds(
-    world: SubmissionEnv, site: WorkerContext, has_hooks: bool
+    submission_env: SubmissionEnv, site: WorkerContext, has_hooks: bool
 ) -> None:
     """At a site with neither hooks nor accounting, the end waits for none."""
-    job = world.new_job(site, "#!/bin/bash\ntrap '' TERM\nsleep 600 & wait\n")
-    slurm_id = world.until_queued(site, job).slurm_id
+    job = submission_env.new_job(site, "#!/bin/bash\ntrap '' TERM\nsleep 600 & wait\n")
+    slurm_id = submission_env.until_queued(site, job).slurm_id
     assert slurm_id is not None
-    has_run_for(world, slurm_id, 2)
-    seen = world.look(site, job).runs[-1]
+    has_run_for(submission_env, slurm_id, 2)
+    seen = submission_env.look(site, job).runs[-1]
     assert seen.start_s is not None
-    world.set(slurm_id, Requeue="1")
-    world.scontrol("requeue", slurm_id)
-    assert world.field(slurm_id, "State") == "COMPLETING"
+    submission_env.set(slurm_id, Requeue="1")
+    submission_env.scontrol("requeue", slurm_id)
+    assert submission_env.field(slurm_id, "State") == "COMPLETING"
     told_s = seen.elapsed_s + 1
     if has_hooks:
-        called(world, job, slurm_id, (6, told_s, 0))
-    assert len(world.look(site, job).runs) == 1
-    wait_for_state(world, slurm_id, "PENDING")
-    waiting = world.look(site, job)
+        called(submission_env, job, slurm_id, (6, told_s, 0))
+    assert len(submission_env.look(site, job).runs) == 1
+    wait_for_state(submission_env, slurm_id, "PENDING")
+    waiting = submission_env.look(site, job)
     if has_hooks:
         assert waiting.earlier_s == told_s
-        called(world, job, slurm_id, (6, 0, 0))
+        called(submission_env, job, slurm_id, (6, 0, 0))
     else:
         assert waiting.earlier_s > told_s, "the most that it can have taken"
-    world.slurm.run("scancel", str(slurm_id))
-    wait_for_state(world, slurm_id, "CANCELLED")
-    ended = world.look(site, job)
+    submission_env.slurm.run("scancel", str(slurm_id))
+    wait_for_state(submission_env, slurm_id, "CANCELLED")
+    ended = submission_env.look(site, job)
     assert ended.outcome is not None
     assert (ended.state, ended.outcome.elapsed_s) == (State.ENDED, waiting.earlier_s)
 
@@ -440,7 +444,7 @@ def test_poll_jobs__node_clears_up_after_a_requeue__hooks_tell_the_runs_seconds(
     ],
 )
 def test_poll_jobs__slurm_ends_a_job_once_more__end_that_our_hook_told_counts(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     proof: str,
     status: ChainStatus,
@@ -449,12 +453,12 @@ def test_poll_jobs__slurm_ends_a_job_once_more__end_that_our_hook_told_counts(
     """As after a slurmctld that was killed before it saved the first end. Here the job
     runs on.
     """
-    job, slurm_id = queued_job(world, site)
-    has_run_for(world, slurm_id, 8)
-    called(world, job, slurm_id, (7, 1, 0), proof=proof)
-    world.slurm.run("scancel", str(slurm_id))
-    wait_for_state(world, slurm_id, "CANCELLED")
-    ended = world.look(site, job)
+    job, slurm_id = queued_job(submission_env, site)
+    has_run_for(submission_env, slurm_id, 8)
+    called(submission_env, job, slurm_id, (7, 1, 0), proof=proof)
+    submission_env.slurm.run("scancel", str(slurm_id))
+    wait_for_state(submission_env, slurm_id, "CANCELLED")
+    ended = submission_env.look(site, job)
     assert ended.outcome is not None
     assert ended.outcome.status is status
     assert ended.outcome.elapsed_s in seconds
@@ -462,15 +466,15 @@ def test_poll_jobs__slurm_ends_a_job_once_more__end_that_our_hook_told_counts(
 
 @pytest.mark.parametrize("has_ended", [False, True], ids=["waits", "ended"])
 def test_cancel__owner_made_it_requeueable__slurm_cannot_requeue_it_any_more(
-    world: SubmissionEnv, site: WorkerContext, has_ended: bool
+    submission_env: SubmissionEnv, site: WorkerContext, has_ended: bool
 ) -> None:
-    job, slurm_id = requeued(world, site)
+    job, slurm_id = requeued(submission_env, site)
     if has_ended:
-        world.slurm.run("scancel", str(slurm_id))
-        wait_for_state(world, slurm_id, "CANCELLED")
+        submission_env.slurm.run("scancel", str(slurm_id))
+        wait_for_state(submission_env, slurm_id, "CANCELLED")
     cancel(site, site.ledger.jobs([job])[job])
-    wait_for_state(world, slurm_id, "CANCELLED")
-    shown = world.slurm.run("scontrol", "show", "job", str(slurm_id)).stdout
+    wait_for_state(submission_env, slurm_id, "CANCELLED")
+    shown = submission_env.slurm.run("scontrol", "show", "job", str(slurm_id)).stdout
     assert "Requeue=0" in shown
 
 
@@ -478,53 +482,53 @@ def test_cancel__owner_made_it_requeueable__slurm_cannot_requeue_it_any_more(
 
 
 def test_cancel__ledger_has_no_id__cancels_the_job_that_slurm_took(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = queued_job(world, site)
-    world.a_minute_passes(job)
+    job, slurm_id = queued_job(submission_env, site)
+    submission_env.a_minute_passes(job)
     settled_before_the_answer = (
         "UPDATE jobs SET state = 'SETTLED', slurm_id = NULL, slurm_submit_s = NULL"
         " WHERE job_id = :job"
     )
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(text(settled_before_the_answer), {"job": job})
     cancel(site, site.ledger.jobs([job])[job])
-    wait_for_state(world, slurm_id, "CANCELLED")
+    wait_for_state(submission_env, slurm_id, "CANCELLED")
 
 
 def test_cancel__ledger_has_an_id_by_now__leaves_the_job_alone(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     """What decides about the job by its id is another effect."""
-    job, slurm_id = queued_job(world, site)
-    world.a_minute_passes(job)
+    job, slurm_id = queued_job(submission_env, site)
+    submission_env.a_minute_passes(job)
     before_the_answer = replace(
         site.ledger.jobs([job])[job], slurm_id=None, slurm_submit_s=None
     )
     cancel(site, before_the_answer)
-    assert world.field(slurm_id, "State") in LIVE
+    assert submission_env.field(slurm_id, "State") in LIVE
 
 
 def test_extend_time_limit__no_slurm_job__nothing_is_set(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site)
+    job = submission_env.new_job(site)
     waits = site.ledger.jobs([job])[job]
     assert not isinstance(extend_time_limit(site, waits), LimitApplied)
 
 
 def test_extend_time_limit__slurm_has_ended_the_job__ends_as_without_the_top_up(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = queued_job(world, site)
-    world.slurm.run("scancel", str(slurm_id))
-    wait_for_state(world, slurm_id, "CANCELLED")
+    job, slurm_id = queued_job(submission_env, site)
+    submission_env.slurm.run("scancel", str(slurm_id))
+    wait_for_state(submission_env, slurm_id, "CANCELLED")
     site.ledger.record(JobChange(job, ToppedUp("a top-up", 5)))
-    assert world.effect_id(job, EffectKind.TOP_UP)
+    assert submission_env.effect_id(job, EffectKind.TOP_UP)
     event = extend_time_limit(site, site.ledger.jobs([job])[job])
     assert event == LimitApplied(15)
     site.ledger.record(JobChange(job, event))
-    ended = world.look(site, job)
+    ended = submission_env.look(site, job)
     assert ended.outcome is not None
     assert (ended.outcome.status, ended.outcome.minutes) == (ChainStatus.CANCELLED, 0)
 
@@ -533,70 +537,75 @@ def test_extend_time_limit__slurm_has_ended_the_job__ends_as_without_the_top_up(
 
 
 @pytest.fixture
-def drained(world: SubmissionEnv) -> Iterator[None]:
+def drained(submission_env: SubmissionEnv) -> Iterator[None]:
     """Jobs wait."""
     node = ("scontrol", "update", "NodeName=ALL")
-    world.slurm.run(*node, "State=DRAIN", "Reason=test")
+    submission_env.slurm.run(*node, "State=DRAIN", "Reason=test")
     yield
-    world.slurm.run("scancel", f"--user={CUSTOMER}")
-    world.slurm.run(*node, "State=RESUME")
+    submission_env.slurm.run("scancel", f"--user={CUSTOMER}")
+    submission_env.slurm.run(*node, "State=RESUME")
 
 
 @pytest.mark.usefixtures("drained")
 def test_extend_time_limit__owner_asked_for_more_cpus__job_is_put_back(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = queued_job(world, site)
-    world.set(slurm_id, NumCPUs="8")
-    world.look(site, job)
-    assert "MoreThanPaid" in world.journal(job)
+    job, slurm_id = queued_job(submission_env, site)
+    submission_env.set(slurm_id, NumCPUs="8")
+    submission_env.look(site, job)
+    assert "MoreThanPaid" in submission_env.journal(job)
     event = extend_time_limit(site, site.ledger.jobs([job])[job])
     assert isinstance(event, LimitApplied)
     assert event.put_back
-    assert world.field(slurm_id, "NumCPUs") == "1"
+    assert submission_env.field(slurm_id, "NumCPUs") == "1"
 
 
 @pytest.mark.usefixtures("drained")
 @pytest.mark.parametrize(("owners_min", "then_min"), [(5, 5), (9, 8)])
 def test_extend_time_limit__limit_is_lowered__a_lower_one_of_the_owner_stays(
-    world: SubmissionEnv, site: WorkerContext, owners_min: int, then_min: int
+    submission_env: SubmissionEnv, site: WorkerContext, owners_min: int, then_min: int
 ) -> None:
-    job, slurm_id = queued_job(world, site)
-    world.set(slurm_id, TimeLimit=str(owners_min))
+    job, slurm_id = queued_job(submission_env, site)
+    submission_env.set(slurm_id, TimeLimit=str(owners_min))
     lowered = replace(
         site.ledger.jobs([job])[job], time_limit_min=8, applied_limit_min=10
     )
     extend_time_limit(site, lowered)
-    assert world.field(slurm_id, "TimeLimit") == f"{then_min}:00"
+    assert submission_env.field(slurm_id, "TimeLimit") == f"{then_min}:00"
 
 
 def test_poll_jobs__running_job_has_more_time__limit_is_set_back(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = queued_job(world, site)
-    wait_for_state(world, slurm_id, "RUNNING")
-    done = world.slurm.run("scontrol", "update", f"JobId={slurm_id}", "TimeLimit=99")
+    job, slurm_id = queued_job(submission_env, site)
+    wait_for_state(submission_env, slurm_id, "RUNNING")
+    done = submission_env.slurm.run(
+        "scontrol", "update", f"JobId={slurm_id}", "TimeLimit=99"
+    )
     assert done.returncode == 0, done.stderr
     wait_until(  # a look at a job that has just begun concludes nothing
-        lambda: world.look(site, job).state is State.RUNNING, "a look", PATIENCE_S, 0.2
+        lambda: submission_env.look(site, job).state is State.RUNNING,
+        "a look",
+        PATIENCE_S,
+        0.2,
     )
-    assert world.effect_id(job, EffectKind.TOP_UP)
+    assert submission_env.effect_id(job, EffectKind.TOP_UP)
     event = extend_time_limit(site, site.ledger.jobs([job])[job])
     assert event == LimitApplied(10)
-    assert world.field(slurm_id, "TimeLimit") == "10:00"
+    assert submission_env.field(slurm_id, "TimeLimit") == "10:00"
 
 
 @pytest.mark.usefixtures("drained")
 def test_poll_jobs__job_ended_with_more_than_paid__operator_is_told(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = queued_job(world, site)
-    world.set(slurm_id, NumCPUs="8")
-    world.slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
-    has_run_for(world, slurm_id, 1)
-    world.slurm.run("scancel", str(slurm_id))
-    wait_for_state(world, slurm_id, "CANCELLED")
-    ended = world.look(site, job)
+    job, slurm_id = queued_job(submission_env, site)
+    submission_env.set(slurm_id, NumCPUs="8")
+    submission_env.slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
+    has_run_for(submission_env, slurm_id, 1)
+    submission_env.slurm.run("scancel", str(slurm_id))
+    wait_for_state(submission_env, slurm_id, "CANCELLED")
+    ended = submission_env.look(site, job)
     assert ended.stop is not None
     assert "it had more than was paid for" in ended.stop.reason
     assert AlarmName.MORE_THAN_PAID in {one.name for one in site.ledger.alarms.all()}

@@ -44,23 +44,23 @@ STRANGER = Address("0x" + "5" * 40)  # without an account
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(rest=True) as world:
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(rest=True) as submission_env:
+        yield submission_env
 
 
 @pytest.fixture
-def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
-    site = world.site(world.rest_cluster())
+def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
+    site = submission_env.site(submission_env.rest_cluster())
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
 @pytest.fixture(autouse=True)
-def _room_for_the_next(world: SubmissionEnv) -> Iterator[None]:
+def _room_for_the_next(submission_env: SubmissionEnv) -> Iterator[None]:
     yield
-    world.slurm.run("scancel", f"--user={CUSTOMER}")
+    submission_env.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 def rest(site: WorkerContext) -> RestCluster:
@@ -69,93 +69,104 @@ def rest(site: WorkerContext) -> RestCluster:
 
 
 def test_submission__slurmrestd_killed_before_its_answer__makes_one_job(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    assert world.slurmrestd is not None
-    job = world.new_job(site, LONG)
-    with Proxy.start(world.slurmrestd.address) as proxy:
-        behind = world.site(world.rest_cluster(proxy.address))
+    assert submission_env.slurmrestd is not None
+    job = submission_env.new_job(site, LONG)
+    with Proxy.start(submission_env.slurmrestd.address) as proxy:
+        behind = submission_env.site(submission_env.rest_cluster(proxy.address))
         rest(behind).clock.of(CUSTOMER)
         proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.LOSE_TO_CLIENT)
-        submitting = threading.Thread(target=world.carry_out, args=(behind, job))
+        submitting = threading.Thread(
+            target=submission_env.carry_out, args=(behind, job)
+        )
         submitting.start()
         wait_until(
-            lambda: len(world.in_slurm(job)) == 1, "the job to be in SLURM", PATIENCE_S
+            lambda: len(submission_env.in_slurm(job)) == 1,
+            "the job to be in SLURM",
+            PATIENCE_S,
         )
-        world.processes.kill(world.processes.find(NAME))
-        world.processes.start_again(NAME)
+        submission_env.processes.kill(submission_env.processes.find(NAME))
+        submission_env.processes.start_again(NAME)
         proxy.fault(Fault.CUT)
         submitting.join(deadline(PATIENCE_S))
         behind.slurm.cluster.close()
         behind.ledger.holder.close()
-    found = world.until_queued(site, job)
-    assert world.in_slurm(job) == [found.slurm_id]
-    assert "SubmitOutcomeUnknown" in world.journal(job)
+    found = submission_env.until_queued(site, job)
+    assert submission_env.in_slurm(job) == [found.slurm_id]
+    assert "SubmitOutcomeUnknown" in submission_env.journal(job)
 
 
 def test_submission__slurmrestd_killed_before_slurmctld_answers__makes_one_job(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    assert world.slurmrestd is not None
-    job, slurmctld = world.new_job(site, LONG), world.processes.find("slurmctld")
-    with Proxy.start(world.slurmrestd.address) as proxy:
-        behind = world.site(world.rest_cluster(proxy.address))
+    assert submission_env.slurmrestd is not None
+    job, slurmctld = (
+        submission_env.new_job(site, LONG),
+        submission_env.processes.find("slurmctld"),
+    )
+    with Proxy.start(submission_env.slurmrestd.address) as proxy:
+        behind = submission_env.site(submission_env.rest_cluster(proxy.address))
         proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.HANG)
-        submitting = threading.Thread(target=world.carry_out, args=(behind, job))
+        submitting = threading.Thread(
+            target=submission_env.carry_out, args=(behind, job)
+        )
         submitting.start()
         proxy.wait_for_fault(PATIENCE_S)
-        world.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
+        submission_env.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
         try:
             proxy.fault(None)
             wait_until(
-                lambda: world.slurmctld_has_client(),
+                lambda: submission_env.slurmctld_has_client(),
                 "the submission to be with slurmctld",
                 PATIENCE_S,
             )
-            world.processes.kill(world.processes.find(NAME))
-            world.processes.start_again(NAME)
+            submission_env.processes.kill(submission_env.processes.find(NAME))
+            submission_env.processes.start_again(NAME)
         finally:
-            world.processes.kill(slurmctld, signal.SIGCONT, wait=False)
+            submission_env.processes.kill(slurmctld, signal.SIGCONT, wait=False)
         submitting.join(deadline(PATIENCE_S))
         behind.slurm.cluster.close()
         behind.ledger.holder.close()
-    assert "SubmitOutcomeUnknown" in world.journal(job)
-    found = world.until_queued(site, job)
-    assert world.in_slurm(job) == [found.slurm_id]
+    assert "SubmitOutcomeUnknown" in submission_env.journal(job)
+    found = submission_env.until_queued(site, job)
+    assert submission_env.in_slurm(job) == [found.slurm_id]
 
 
 def test_submission__slurmrestd_away__does_not_begin_and_the_job_is_ready(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site)
-    world.processes.kill(world.processes.find(NAME))
+    job = submission_env.new_job(site)
+    submission_env.processes.kill(submission_env.processes.find(NAME))
     try:
-        assert world.carry_out(site, job).state is State.READY
-        assert "SubmitStarted" not in world.journal(job)
+        assert submission_env.carry_out(site, job).state is State.READY
+        assert "SubmitStarted" not in submission_env.journal(job)
         with pytest.raises(SlurmUnavailableError, match="takes no connection"):
             site.slurm.cluster.site.controller()
     finally:
-        world.processes.start_again(NAME)
-    world.a_minute_passes(job)
-    found = world.until_queued(site, job)
-    assert world.in_slurm(job) == [found.slurm_id]
+        submission_env.processes.start_again(NAME)
+    submission_env.a_minute_passes(job)
+    found = submission_env.until_queued(site, job)
+    assert submission_env.in_slurm(job) == [found.slurm_id]
 
 
 def test_token__arrives_late__is_rejected_by_slurmctld(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     """The request arrives when the time of the submission is over, as from a proxy that
     kept it.
     """
-    assert world.slurmrestd is not None
-    job = world.new_job(site, LONG)
-    with Proxy.start(world.slurmrestd.address) as proxy:
-        behind = world.site(world.rest_cluster(proxy.address))
+    assert submission_env.slurmrestd is not None
+    job = submission_env.new_job(site, LONG)
+    with Proxy.start(submission_env.slurmrestd.address) as proxy:
+        behind = submission_env.site(submission_env.rest_cluster(proxy.address))
         proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.HANG)
-        submitting = threading.Thread(target=world.carry_out, args=(behind, job))
+        submitting = threading.Thread(
+            target=submission_env.carry_out, args=(behind, job)
+        )
         submitting.start()
         wait_until(
-            lambda: "SubmitStarted" in world.journal(job),
+            lambda: "SubmitStarted" in submission_env.journal(job),
             "the submission to begin",
             PATIENCE_S,
         )
@@ -170,59 +181,61 @@ def test_token__arrives_late__is_rejected_by_slurmctld(
         submitting.join(deadline(PATIENCE_S))
         behind.slurm.cluster.close()
         behind.ledger.holder.close()
-    assert world.in_slurm(job) == []
-    assert "SubmitOutcomeUnknown" in world.journal(job)
-    found = world.until_queued(site, job)
-    assert world.in_slurm(job) == [found.slurm_id]
+    assert submission_env.in_slurm(job) == []
+    assert "SubmitOutcomeUnknown" in submission_env.journal(job)
+    found = submission_env.until_queued(site, job)
+    assert submission_env.in_slurm(job) == [found.slurm_id]
 
 
 def test_node_is_away__answer_with_error_and_id__is_one_submission(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     for node in ("node1", "node2"):
-        world.slurm.run(
+        submission_env.slurm.run(
             "scontrol", "update", f"nodename={node}", "state=drain", "reason=a test"
         )
     try:
-        job = world.new_job(site)
-        queued = world.carry_out(site, job)
+        job = submission_env.new_job(site)
+        queued = submission_env.carry_out(site, job)
         assert queued.state is State.QUEUED
-        assert world.in_slurm(job) == [queued.slurm_id]
+        assert submission_env.in_slurm(job) == [queued.slurm_id]
         hardware: PartitionHardware = site.slurm.nodes.specs()
         assert ([node.name for node in hardware.left_out], hardware.nodes) == (
             ["node1", "node2"],
             (),
         )
     finally:
-        world.slurm.run("scontrol", "update", "nodename=node[1-2]", "state=resume")
+        submission_env.slurm.run(
+            "scontrol", "update", "nodename=node[1-2]", "state=resume"
+        )
 
 
 def test_submission__user_without_account__job_of_user_99_is_ended(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site, customer=STRANGER)
-    assert world.carry_out(site, job).state is State.READY
-    (slurm_id,) = world.in_slurm(job)
+    job = submission_env.new_job(site, customer=STRANGER)
+    assert submission_env.carry_out(site, job).state is State.READY
+    (slurm_id,) = submission_env.in_slurm(job)
     wait_until(
-        lambda: world.field(slurm_id, "State") == "CANCELLED",
+        lambda: submission_env.field(slurm_id, "State") == "CANCELLED",
         "the job to be ended",
         PATIENCE_S,
     )
     query = text(
         "SELECT last_error FROM effects WHERE job_id = :job AND done_at IS NULL"
     )
-    with world.engine.connect() as connection:
+    with submission_env.engine.connect() as connection:
         assert "make the account" in str(connection.scalar(query, {"job": job}))
 
 
 def test_renamed_by_its_owner__unclear_submission__is_left_to_the_operator(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site)
-    slurm_id = world.carry_out(site, job).slurm_id
+    job = submission_env.new_job(site)
+    slurm_id = submission_env.carry_out(site, job).slurm_id
     assert slurm_id is not None
-    world.set(slurm_id, Name="another", Comment="none of yours")
-    other = world.new_job(site)
+    submission_env.set(slurm_id, Name="another", Comment="none of yours")
+    other = submission_env.new_job(site)
     found = site.slurm.cluster.search.find(
         CUSTOMER, {job: 10.0, other: 10.0}, lambda _: {}
     )
@@ -233,16 +246,16 @@ def test_renamed_by_its_owner__unclear_submission__is_left_to_the_operator(
 
 
 def test_time_limit_and_cancel__over_slurmrestd__change_the_job_in_slurm(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site)
-    queued = world.until_queued(site, job)
+    job = submission_env.new_job(site)
+    queued = submission_env.until_queued(site, job)
     assert queued.slurm_id is not None
     extend_time_limit(site, replace(queued, time_limit_min=77))
-    assert world.field(queued.slurm_id, "TimeLimit") == "1:17:00"
+    assert submission_env.field(queued.slurm_id, "TimeLimit") == "1:17:00"
     cancel(site, queued)
     wait_until(
-        lambda: world.field(queued.slurm_id or 0, "State") == "CANCELLED",
+        lambda: submission_env.field(queued.slurm_id or 0, "State") == "CANCELLED",
         "the job to end",
         PATIENCE_S,
     )
@@ -255,12 +268,12 @@ def test_time_limit_and_cancel__over_slurmrestd__change_the_job_in_slurm(
 
 
 def test_cancel__another_users_job__runs_on(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    queued = world.until_queued(site, world.new_job(site))
+    queued = submission_env.until_queued(site, submission_env.new_job(site))
     assert queued.slurm_id is not None
     site.slurm.cluster.control.cancel(queued.slurm_id, STRANGER)
-    assert world.field(queued.slurm_id, "State") in (
+    assert submission_env.field(queued.slurm_id, "State") in (
         "PENDING",
         "CONFIGURING",
         "RUNNING",
@@ -268,7 +281,7 @@ def test_cancel__another_users_job__runs_on(
 
 
 def test_token__made_with_another_slurms_key__no_answer_counts(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     access = rest(site).access
     mint = replace(access.mint, key=b"another" * 8)
@@ -290,10 +303,12 @@ def guarded() -> Iterator[SubmissionEnv]:
         yield guarded
 
 
-def last_error(world: SubmissionEnv, job: JobId) -> str:
+def last_error(submission_env: SubmissionEnv, job: JobId) -> str:
     query = text("SELECT last_error FROM effects WHERE id = :id")
-    with world.engine.connect() as connection:
-        return str(connection.scalar(query, {"id": world.effect_id(job)}) or "")
+    with submission_env.engine.connect() as connection:
+        return str(
+            connection.scalar(query, {"id": submission_env.effect_id(job)}) or ""
+        )
 
 
 @pytest.mark.parametrize("key", ["", "0" * 64], ids=["no key", "a wrong key"])
@@ -333,15 +348,19 @@ def test_worker__without_slurmctlds_key__job_waits_and_the_operator_is_called(
 
 @contextmanager
 def behind_tls(
-    world: SubmissionEnv, ca: Path | None = None
+    submission_env: SubmissionEnv, ca: Path | None = None
 ) -> Iterator[tuple[WorkerContext, Proxy]]:
     """A worker of another host, which trusts this authority, or else that of the proxy
     before slurmrestd.
     """
-    assert world.slurmrestd is not None
-    certificates = make_certificates(world.processes.folder / "tls")
-    with Proxy.start(world.slurmrestd.address, certificates=certificates) as proxy:
-        behind = world.site(world.rest_cluster(proxy.address, ca or certificates.ca))
+    assert submission_env.slurmrestd is not None
+    certificates = make_certificates(submission_env.processes.folder / "tls")
+    with Proxy.start(
+        submission_env.slurmrestd.address, certificates=certificates
+    ) as proxy:
+        behind = submission_env.site(
+            submission_env.rest_cluster(proxy.address, ca or certificates.ca)
+        )
         yield behind, proxy
         behind.slurm.cluster.close()
         behind.ledger.holder.close()
@@ -358,25 +377,32 @@ def behind_tls(
 )
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.END])
 def test_submission__tls_connection_ends_at_a_byte__one_job_and_its_whole_script(
-    world: SubmissionEnv, direction: Direction, at: int, fault: Fault
+    submission_env: SubmissionEnv, direction: Direction, at: int, fault: Fault
 ) -> None:
-    with behind_tls(world) as (behind, proxy):
-        job = world.new_job(behind, LONG, world.new_customer())
+    with behind_tls(submission_env) as (behind, proxy):
+        job = submission_env.new_job(behind, LONG, submission_env.new_customer())
         behind.slurm.cluster.clock.of(CUSTOMER)
-        world.inject_in_submission(behind.slurm.cluster, proxy, direction, at, fault)
-        world.carry_out(behind, job)
-        assert "SubmitStarted" in world.journal(job)
-        found = world.until_queued(behind, job)
-        assert world.in_slurm(job) == [found.slurm_id]
-        assert world.script(found.slurm_id or 0).endswith(LONG.partition("\n")[2])
-        world.slurm.run("scancel", str(found.slurm_id))
+        submission_env.inject_in_submission(
+            behind.slurm.cluster, proxy, direction, at, fault
+        )
+        submission_env.carry_out(behind, job)
+        assert "SubmitStarted" in submission_env.journal(job)
+        found = submission_env.until_queued(behind, job)
+        assert submission_env.in_slurm(job) == [found.slurm_id]
+        assert submission_env.script(found.slurm_id or 0).endswith(
+            LONG.partition("\n")[2]
+        )
+        submission_env.slurm.run("scancel", str(found.slurm_id))
 
 
 def test_tls__certificate_of_another_authority__no_byte_reaches_slurmrestd(
-    world: SubmissionEnv, tmp_path: Path
+    submission_env: SubmissionEnv, tmp_path: Path
 ) -> None:
-    with behind_tls(world, make_certificates(tmp_path / "other").ca) as (behind, proxy):
-        job = world.new_job(behind)
-        assert world.carry_out(behind, job).state is State.READY
-        assert "SubmitStarted" not in world.journal(job)
+    with behind_tls(submission_env, make_certificates(tmp_path / "other").ca) as (
+        behind,
+        proxy,
+    ):
+        job = submission_env.new_job(behind)
+        assert submission_env.carry_out(behind, job).state is State.READY
+        assert "SubmitStarted" not in submission_env.journal(job)
         assert proxy.passed[Direction.TO_SERVER] == 0

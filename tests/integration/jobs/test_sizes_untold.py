@@ -2,11 +2,9 @@
 until it does.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
@@ -20,34 +18,30 @@ exec /usr/bin/squeue "$@"
 """
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
-        yield world
-
-
 def test_sizes__squeue_does_not_tell_requests__calls_the_operator_until_it_does(
-    world: SubmissionEnv, tmp_path: Path
+    submission_env: SubmissionEnv, tmp_path: Path
 ) -> None:
     works, squeue = tmp_path / "works", tmp_path / "squeue"
     squeue.write_text(WITHOUT_JSON.format(works=works))
     squeue.chmod(0o755)
-    site = world.site(world.cluster(paths=replace(PATHS, squeue=str(squeue))))
+    site = submission_env.site(
+        submission_env.cluster(paths=replace(PATHS, squeue=str(squeue)))
+    )
     # SLURM rounds up
-    world.slurm.run(
+    submission_env.slurm.run(
         "scontrol", "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE"
     )
-    job_id = world.new_job(site)
-    world.carry_out(site, job_id)
+    job_id = submission_env.new_job(site)
+    submission_env.carry_out(site, job_id)
     wait_until(
-        lambda: world.look(site, job_id).state is State.RUNNING,
+        lambda: submission_env.look(site, job_id).state is State.RUNNING,
         "the job to run",
         PATIENCE_S,
         0.2,
     )
-    world.look(site, job_id)
+    submission_env.look(site, job_id)
     assert site.ledger.alarms.all() == []
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         passes = "UPDATE facts SET since = since - interval '6 min' WHERE name = :name"
         assert (
             connection.execute(
@@ -55,12 +49,12 @@ def test_sizes__squeue_does_not_tell_requests__calls_the_operator_until_it_does(
             ).rowcount
             == 1
         )
-    assert world.look(site, job_id).stop is None
+    assert submission_env.look(site, job_id).stop is None
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name == AlarmName.SIZES_NOT_COMPARED
     assert "no serializer/json plugin" in str(alarm.details["unknown"])
     works.touch()
-    world.look(site, job_id)
+    submission_env.look(site, job_id)
     assert site.ledger.alarms.all() == []
     site.slurm.cluster.close()
     site.ledger.holder.close()

@@ -56,19 +56,19 @@ PARTS = 4  # in which the answers of a large batch come at least
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(rest=True) as world:
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(rest=True) as submission_env:
         # Jobs are taken and do not begin. In a partition that is down, 24.11 also takes
         # sizes that no node has.
-        world.slurm.run(
+        submission_env.slurm.run(
             "scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test"
         )
-        yield world
+        yield submission_env
 
 
 @pytest.fixture
-def proxy(world: SubmissionEnv, transport: Transport) -> Iterator[Proxy]:
-    with Proxy.start(world.server(transport)) as proxy:
+def proxy(submission_env: SubmissionEnv, transport: Transport) -> Iterator[Proxy]:
+    with Proxy.start(submission_env.server(transport)) as proxy:
         yield proxy
 
 
@@ -111,12 +111,12 @@ class Worker:
 
 @pytest.fixture
 def worker(
-    world: SubmissionEnv, transport: Transport, proxy: Proxy
+    submission_env: SubmissionEnv, transport: Transport, proxy: Proxy
 ) -> Iterator[Worker]:
-    cluster = world.cluster_over(transport, proxy.address)
+    cluster = submission_env.cluster_over(transport, proxy.address)
     yield Worker(cluster, cluster.clock.of(CUSTOMER))
     cluster.close()
-    world.slurm.run("scancel", f"--user={CUSTOMER}")
+    submission_env.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 def requests(
@@ -129,10 +129,10 @@ def requests(
     ]
 
 
-def in_slurm(world: SubmissionEnv) -> dict[JobId, list[int]]:
+def in_slurm(submission_env: SubmissionEnv) -> dict[JobId, list[int]]:
     """The customer's jobs by their names."""
     found = dict[JobId, list[int]]()
-    for line in world.slurm.run(
+    for line in submission_env.slurm.run(
         "squeue", "--noheader", "--states=all", "--format=%A %j"
     ).stdout.splitlines():
         number, name = line.split()
@@ -140,9 +140,9 @@ def in_slurm(world: SubmissionEnv) -> dict[JobId, list[int]]:
     return found
 
 
-def guard_runs(world: SubmissionEnv) -> bool:
+def guard_runs(submission_env: SubmissionEnv) -> bool:
     """Whether one of this login node does: what it may submit, it may submit yet."""
-    home = str(world.slurm.users.home(CUSTOMER).resolve())
+    home = str(submission_env.slurm.users.home(CUSTOMER).resolve())
     found = psutil.process_iter(["cmdline", "cwd"])
     return any(
         "guard" in (process.info["cmdline"] or []) and process.info["cwd"] == home
@@ -150,12 +150,12 @@ def guard_runs(world: SubmissionEnv) -> bool:
     )
 
 
-def slurmrestd_works(world: SubmissionEnv) -> bool:
+def slurmrestd_works(submission_env: SubmissionEnv) -> bool:
     """Whether it is asking slurmctld, or has a connection whose other end is gone: what
     it has read, it may submit yet.
     """
-    assert world.slurmrestd is not None
-    process = world.slurmrestd.running.process()
+    assert submission_env.slurmrestd is not None
+    process = submission_env.slurmrestd.running.process()
     assert process is not None
     connections = process.net_connections("all")
     asked = {
@@ -168,7 +168,7 @@ def slurmrestd_works(world: SubmissionEnv) -> bool:
         for descriptor in Path(f"/proc/{process.pid}/fd").iterdir()
         if is_socket(descriptor)
     ]
-    return world.slurm.layout.controller_port in asked or len(sockets) > len(
+    return submission_env.slurm.layout.controller_port in asked or len(sockets) > len(
         connections
     )
 
@@ -181,15 +181,15 @@ def is_socket(descriptor: Path) -> bool:
 
 
 def assert_each_outcome_is_true(
-    world: SubmissionEnv, batch: list[tuple[JobId, Request]], told: Told
+    submission_env: SubmissionEnv, batch: list[tuple[JobId, Request]], told: Told
 ) -> None:
     """Once nothing can come any more."""
     wait_until(
-        lambda: not guard_runs(world) and not slurmrestd_works(world),
+        lambda: not guard_runs(submission_env) and not slurmrestd_works(submission_env),
         "all submissions to be over",
         SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S + PATIENCE_S,
     )
-    there = in_slurm(world)
+    there = in_slurm(submission_env)
     for job, _ in batch:
         outcome, ids = told.outcomes[job], there.get(job, [])
         if isinstance(outcome, int):
@@ -203,7 +203,7 @@ def assert_each_outcome_is_true(
 
 @pytest.mark.parametrize("number", BATCHES)
 def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
-    world: SubmissionEnv, worker: Worker, number: int
+    submission_env: SubmissionEnv, worker: Worker, number: int
 ) -> None:
     batch = requests(number)
     batch = [
@@ -214,11 +214,11 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
     assert all(isinstance(outcome, int) for outcome in told.outcomes.values()), (
         told.outcomes
     )
-    assert_each_outcome_is_true(world, batch, told)
+    assert_each_outcome_is_true(submission_env, batch, told)
     for job, slurm_id in list(told.outcomes.items())[:3]:
         assert isinstance(slurm_id, int)
         assert (
-            world.script(slurm_id)
+            submission_env.script(slurm_id)
             == f"#!/bin/bash\n# supervisor job {job}\ntrue\necho {job} é\n"
         )
     assert list(told.outcomes) == [job for job, _ in batch]
@@ -229,7 +229,7 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
 
 
 def test_submit__slurm_rejects_one__the_others_are_taken(
-    world: SubmissionEnv, worker: Worker
+    submission_env: SubmissionEnv, worker: Worker
 ) -> None:
     batch = requests(3)
     batch[1] = (
@@ -245,7 +245,7 @@ def test_submit__slurm_rejects_one__the_others_are_taken(
         False,
         True,
     ]
-    assert in_slurm(world).keys() >= {batch[0][0], batch[2][0]}
+    assert in_slurm(submission_env).keys() >= {batch[0][0], batch[2][0]}
 
 
 # --- the connection is cut ------------------------------------------------------------
@@ -269,7 +269,7 @@ CUTS = [
     [cut if cut[0] > 1 else in_chaos(*cut) for cut in CUTS],
 )
 def test_submit__connection_cut_at_a_byte__no_outcome_is_false(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     worker: Worker,
     proxy: Proxy,
     transport: Transport,
@@ -281,7 +281,7 @@ def test_submit__connection_cut_at_a_byte__no_outcome_is_false(
     proxy.inject(
         direction, BYTES[transport, direction][number] * share // 100, Fault.CUT
     )
-    assert_each_outcome_is_true(world, batch, worker.submit(batch))
+    assert_each_outcome_is_true(submission_env, batch, worker.submit(batch))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,11 @@ def test_submit__connection_cut_at_a_byte__no_outcome_is_false(
     ],
 )
 def test_submit__connection_cut_after_an_answer__no_outcome_is_false(
-    world: SubmissionEnv, worker: Worker, proxy: Proxy, number: int, answers: int
+    submission_env: SubmissionEnv,
+    worker: Worker,
+    proxy: Proxy,
+    number: int,
+    answers: int,
 ) -> None:
     batch, told = requests(number), Told()
 
@@ -308,12 +312,12 @@ def test_submit__connection_cut_after_an_answer__no_outcome_is_false(
     )
     assert told.times == Counter(job for job, _ in batch)
     assert all(isinstance(told.outcomes[job], int) for job, _ in batch[:answers])
-    assert_each_outcome_is_true(world, batch, told)
+    assert_each_outcome_is_true(submission_env, batch, told)
 
 
 @pytest.mark.parametrize("number", BATCHES)
 def test_submit__cut_off_and_submitted_again__each_job_is_in_slurm_once(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     worker: Worker,
     proxy: Proxy,
     transport: Transport,
@@ -331,15 +335,15 @@ def test_submit__cut_off_and_submitted_again__each_job_is_in_slurm_once(
     left = dict(batch)
     told = worker.submit(batch)
     while left:
-        assert_each_outcome_is_true(world, list(left.items()), told)
-        left = {job: left[job] for job in left.keys() - in_slurm(world).keys()}
+        assert_each_outcome_is_true(submission_env, list(left.items()), told)
+        left = {job: left[job] for job in left.keys() - in_slurm(submission_env).keys()}
         if left:
             told = worker.submit(list(left.items()))
-    assert all(len(ids) == 1 for ids in in_slurm(world).values())
+    assert all(len(ids) == 1 for ids in in_slurm(submission_env).values())
 
 
 def test_submit__output_is_lost__the_jobs_are_unknown_when_time_is_over(
-    world: SubmissionEnv, worker: Worker, proxy: Proxy
+    submission_env: SubmissionEnv, worker: Worker, proxy: Proxy
 ) -> None:
     batch = requests(2)
     proxy.fault(Fault.LOSE_TO_CLIENT)
@@ -349,14 +353,14 @@ def test_submit__output_is_lost__the_jobs_are_unknown_when_time_is_over(
         isinstance(outcome, TransientError | OutcomeUnknownError)
         for outcome in told.outcomes.values()
     )
-    assert_each_outcome_is_true(world, batch, told)
+    assert_each_outcome_is_true(submission_env, batch, told)
 
 
 # --- sbatch ---------------------------------------------------------------------------
 
 
-def with_sbatch(world: SubmissionEnv, worker: Worker, text: str) -> Worker:
-    file = world.processes.folder / "sbatch"
+def with_sbatch(submission_env: SubmissionEnv, worker: Worker, text: str) -> Worker:
+    file = submission_env.processes.folder / "sbatch"
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
     return replace(
@@ -367,12 +371,12 @@ def with_sbatch(world: SubmissionEnv, worker: Worker, text: str) -> Worker:
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_run(
-    world: SubmissionEnv, worker: Worker
+    submission_env: SubmissionEnv, worker: Worker
 ) -> None:
     batch = requests(4)
     hangs = batch[2][0]
     wrapped = with_sbatch(
-        world,
+        submission_env,
         worker,
         f'case "$*" in *{hangs}*) trap "" TERM; while :; do sleep 0.1; done;; esac; exec /usr/bin/sbatch "$@"',
     )
@@ -389,20 +393,20 @@ def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_ru
     assert told.at_s[3] - begun_s < deadline(
         SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S
     )
-    assert_each_outcome_is_true(world, batch, told)
+    assert_each_outcome_is_true(submission_env, batch, told)
 
 
 def test_submit__worker_stood_still__sends_nothing(
-    world: SubmissionEnv, worker: Worker
+    submission_env: SubmissionEnv, worker: Worker
 ) -> None:
     batch = requests(2)
     told = worker.submit(batch, begun_ago_s=SUBMIT_TIMEOUT_S)
     assert [type(outcome) for outcome in told.outcomes.values()] == [TooLateError] * 2
-    assert_each_outcome_is_true(world, batch, told)
+    assert_each_outcome_is_true(submission_env, batch, told)
 
 
 def test_submit__answered_callback_raises__raises_it_and_the_connection_can_be_used(
-    world: SubmissionEnv, worker: Worker
+    submission_env: SubmissionEnv, worker: Worker
 ) -> None:
     class ForgottenError(Exception):
         pass
@@ -415,4 +419,4 @@ def test_submit__answered_callback_raises__raises_it_and_the_connection_can_be_u
             CUSTOMER, requests(2), worker.clock, our_clock_s(), answered
         )
     batch = requests(1)
-    assert_each_outcome_is_true(world, batch, worker.submit(batch))
+    assert_each_outcome_is_true(submission_env, batch, worker.submit(batch))

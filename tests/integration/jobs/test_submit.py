@@ -80,21 +80,23 @@ LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(rest=True) as world:
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(rest=True) as submission_env:
+        yield submission_env
 
 
 @pytest.fixture
-def proxy(world: SubmissionEnv, transport: str) -> Iterator[Proxy]:
-    with Proxy.start(world.server(transport)) as proxy:
+def proxy(submission_env: SubmissionEnv, transport: str) -> Iterator[Proxy]:
+    with Proxy.start(submission_env.server(transport)) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def site(world: SubmissionEnv, proxy: Proxy, transport: str) -> Iterator[WorkerContext]:
+def site(
+    submission_env: SubmissionEnv, proxy: Proxy, transport: str
+) -> Iterator[WorkerContext]:
     """A worker behind the proxy, with a connection that stands already."""
-    site = world.site(world.cluster_over(transport, proxy.address))
+    site = submission_env.site(submission_env.cluster_over(transport, proxy.address))
     site.slurm.cluster.clock.of(CUSTOMER)
     site.slurm.cluster.clock.of(admin())
     yield site
@@ -103,44 +105,44 @@ def site(world: SubmissionEnv, proxy: Proxy, transport: str) -> Iterator[WorkerC
 
 
 @pytest.fixture
-def new_customer(world: SubmissionEnv) -> Iterator[Address]:
-    customer = world.new_customer()
+def new_customer(submission_env: SubmissionEnv) -> Iterator[Address]:
+    customer = submission_env.new_customer()
     yield customer
-    world.slurm.run("scancel", f"--user={customer}")
+    submission_env.slurm.run("scancel", f"--user={customer}")
 
 
 @pytest.fixture(autouse=True)
-def _room_for_the_next(world: SubmissionEnv) -> Iterator[None]:
+def _room_for_the_next(submission_env: SubmissionEnv) -> Iterator[None]:
     yield
-    world.slurm.run("scancel", f"--user={CUSTOMER}")
+    submission_env.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 def assert_submitted_once(
-    world: SubmissionEnv, site: WorkerContext, job: JobId, script: str = LONG
+    submission_env: SubmissionEnv, site: WorkerContext, job: JobId, script: str = LONG
 ) -> int:
-    found = world.until_queued(site, job)
-    assert world.in_slurm(job) == [found.slurm_id]
+    found = submission_env.until_queued(site, job)
+    assert submission_env.in_slurm(job) == [found.slurm_id]
     assert found.slurm_id is not None
     interpreter, _, body = script.partition("\n")
     assert (
-        world.script(found.slurm_id)
+        submission_env.script(found.slurm_id)
         == f"{interpreter}\n# supervisor job {job}\ntrue\n{body}"
     )
     return found.slurm_id
 
 
 def test_submission__no_fault__is_made_at_once(
-    world: SubmissionEnv, site: WorkerContext, proxy: Proxy
+    submission_env: SubmissionEnv, site: WorkerContext, proxy: Proxy
 ) -> None:
-    job = world.new_job(site, LONG)
-    assert world.carry_out(site, job).state is State.QUEUED
-    assert world.journal(job) == [
+    job = submission_env.new_job(site, LONG)
+    assert submission_env.carry_out(site, job).state is State.QUEUED
+    assert submission_env.journal(job) == [
         "Claimed",
         "ScriptFetched",
         "SubmitStarted",
         "Submitted",
     ]
-    assert_submitted_once(world, site, job)
+    assert_submitted_once(submission_env, site, job)
 
 
 SEEDED = random.Random(22_05)
@@ -164,29 +166,31 @@ MORE += [(Direction.TO_CLIENT, at) for at in (40, 250, SEEDED.randrange(300))]
     ],
 )
 def test_submission__connection_cut_at_a_byte__is_one_job_with_its_whole_script(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     proxy: Proxy,
     direction: Direction,
     at: int,
 ) -> None:
-    job = world.new_job(site, LONG)
-    world.inject_in_submission(site.slurm.cluster, proxy, direction, at, Fault.CUT)
-    world.carry_out(site, job)
-    assert_submitted_once(world, site, job)
+    job = submission_env.new_job(site, LONG)
+    submission_env.inject_in_submission(
+        site.slurm.cluster, proxy, direction, at, Fault.CUT
+    )
+    submission_env.carry_out(site, job)
+    assert_submitted_once(submission_env, site, job)
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_submission__no_time_left_in_the_command__is_due_at_once_without_failing(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     """SLURM took jobs of the same command: it works, and the rest is no failure."""
-    jobs = [world.new_job(site) for _ in range(3)]
+    jobs = [submission_env.new_job(site) for _ in range(3)]
     # the second call hangs; the customer runs it
-    calls = world.processes.folder / "sbatch-calls"
+    calls = submission_env.processes.folder / "sbatch-calls"
     calls.mkdir()
     calls.chmod(0o777)
-    sbatch = world.processes.folder / "hanging-sbatch"
+    sbatch = submission_env.processes.folder / "hanging-sbatch"
     sbatch.write_text(
         f'#!/bin/sh\nmkdir {calls}/first || {{ trap "" TERM; while :; do sleep 0.1; done; }}\n'
         'exec /usr/bin/sbatch "$@"\n'
@@ -195,38 +199,38 @@ def test_submission__no_time_left_in_the_command__is_due_at_once_without_failing
     cluster = with_paths(
         over_ssh(site.slurm.cluster), replace(PATHS, sbatch=str(sbatch))
     )
-    slow = world.site(cluster)
-    carry_out(slow, *(world.effect_id(job) for job in jobs))
+    slow = submission_env.site(cluster)
+    carry_out(slow, *(submission_env.effect_id(job) for job in jobs))
     slow.ledger.holder.close()
     by_state = {job.state: job_id for job_id, job in site.ledger.jobs(jobs).items()}
     assert by_state.keys() == {State.QUEUED, State.SUBMITTING, State.READY}
-    with world.engine.connect() as connection:
+    with submission_env.engine.connect() as connection:
         row = connection.execute(
             text(
                 "SELECT failing_since, last_error, due_at <= now() AS due"
                 " FROM effects WHERE id = :id"
             ),
-            {"id": world.effect_id(by_state[State.READY])},
+            {"id": submission_env.effect_id(by_state[State.READY])},
         ).one()
     assert (row.failing_since, row.last_error, row.due) == (None, None, True)
     for job in jobs:
-        found = world.until_queued(site, job)
-        assert world.in_slurm(job) == [found.slurm_id]
+        found = submission_env.until_queued(site, job)
+        assert submission_env.in_slurm(job) == [found.slurm_id]
 
 
-def slurm_ids(world: SubmissionEnv) -> set[int]:
-    shown = world.slurm.run(
+def slurm_ids(submission_env: SubmissionEnv) -> set[int]:
+    shown = submission_env.slurm.run(
         "squeue", "--noheader", "--states=all", "--format=%A"
     ).stdout
     return {int(slurm_id) for slurm_id in shown.split()}
 
 
 def by_script(
-    world: SubmissionEnv, jobs: Sequence[JobId], slurm_ids: set[int]
+    submission_env: SubmissionEnv, jobs: Sequence[JobId], slurm_ids: set[int]
 ) -> dict[JobId, list[int]]:
     """Which of these SLURM jobs are each job's, by their scripts."""
     found = {job: list[int]() for job in jobs}
-    scripts = world.scripts()
+    scripts = submission_env.scripts()
     for slurm_id in sorted(slurm_ids):
         script = scripts[slurm_id]
         for job in jobs:
@@ -250,7 +254,7 @@ BYTES_OF_A_JOB = {
     ids=["on its way", "between answers"],
 )
 def test_submission__batch_of_one_customer_is_cut__each_job_is_submitted_once(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     proxy: Proxy,
     transport: Transport,
@@ -259,17 +263,22 @@ def test_submission__batch_of_one_customer_is_cut__each_job_is_submitted_once(
     share: float,
 ) -> None:
     """Those without an answer, and they alone, are looked for and submitted again."""
-    jobs, others = [world.new_job(site) for _ in range(number)], slurm_ids(world)
+    jobs, others = (
+        [submission_env.new_job(site) for _ in range(number)],
+        slurm_ids(submission_env),
+    )
     at = int(share * number * BYTES_OF_A_JOB[transport, direction])
-    world.inject_in_submission(site.slurm.cluster, proxy, direction, at, Fault.CUT)
-    carry_out(site, *(world.effect_id(job) for job in jobs))
+    submission_env.inject_in_submission(
+        site.slurm.cluster, proxy, direction, at, Fault.CUT
+    )
+    carry_out(site, *(submission_env.effect_id(job) for job in jobs))
     known = site.ledger.jobs(jobs)
     assert {job.state for job in known.values()} <= {
         State.QUEUED,
         State.SUBMITTING,
         State.READY,
     }
-    started = {job: world.journal(job).count("SubmitStarted") for job in jobs}
+    started = {job: submission_env.journal(job).count("SubmitStarted") for job in jobs}
 
     def all_queued() -> bool:
         left = [
@@ -278,33 +287,33 @@ def test_submission__batch_of_one_customer_is_cut__each_job_is_submitted_once(
             if now.state is not State.QUEUED
         ]
         for job in left:
-            world.a_minute_passes(job)
-        carry_out(site, *(world.effect_id(job) for job in left))
+            submission_env.a_minute_passes(job)
+        carry_out(site, *(submission_env.effect_id(job) for job in left))
         return not left
 
     wait_until(all_queued, "all jobs to be queued", PATIENCE_S, 0.1)
     answered = [job for job in jobs if known[job].state is State.QUEUED]
     assert all(
-        world.journal(job).count("SubmitStarted") == started[job] == 1
+        submission_env.journal(job).count("SubmitStarted") == started[job] == 1
         for job in answered
     )
-    in_slurm = by_script(world, jobs, slurm_ids(world) - others)
+    in_slurm = by_script(submission_env, jobs, slurm_ids(submission_env) - others)
     assert in_slurm == {
         job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()
     }
 
 
 def test_submission__large_scripts_of_one_customer__go_in_several_commands(
-    world: SubmissionEnv, site: WorkerContext, new_customer: Address
+    submission_env: SubmissionEnv, site: WorkerContext, new_customer: Address
 ) -> None:
     large = f"{LONG}# {'#' * (COMMAND_SCRIPT_BYTES // 2)}\n"
     scripts = [large, large, LONG, large]
-    jobs = [world.new_job(site, script, new_customer) for script in scripts]
+    jobs = [submission_env.new_job(site, script, new_customer) for script in scripts]
 
     def states() -> list[State]:
         return [job.state for job in site.ledger.jobs(jobs).values()]
 
-    carry_out(site, *(world.effect_id(job) for job in jobs))
+    carry_out(site, *(submission_env.effect_id(job) for job in jobs))
     assert sorted(states()).count(State.READY) >= 2, "the first command is full"
     batch = Batch(site, EffectKind.SUBMIT)
 
@@ -316,7 +325,7 @@ def test_submission__large_scripts_of_one_customer__go_in_several_commands(
         wait_until(are_submitted, "the others to be submitted", PATIENCE_S, 0.1)
     finally:
         batch.close()
-    with world.engine.connect() as connection:
+    with submission_env.engine.connect() as connection:
         query = text(
             "SELECT count(*) FROM events WHERE name = 'SubmitStarted' AND job_id = ANY(:jobs)"
             " GROUP BY xmin::text"  # by transaction
@@ -324,16 +333,16 @@ def test_submission__large_scripts_of_one_customer__go_in_several_commands(
         begun_together = list(connection.scalars(query, {"jobs": jobs}))
     assert sorted(begun_together) == [1, 1, 2]
     for job, script in zip(jobs, scripts, strict=True):
-        assert_submitted_once(world, site, job, script)
+        assert_submitted_once(submission_env, site, job, script)
 
 
 def test_submission__network_is_slow__succeeds_at_the_first_try(
-    world: SubmissionEnv, site: WorkerContext, proxy: Proxy
+    submission_env: SubmissionEnv, site: WorkerContext, proxy: Proxy
 ) -> None:
     proxy.delay_s = 0.2
-    job = world.new_job(site, LONG)
-    assert world.carry_out(site, job).state is State.QUEUED
-    assert_submitted_once(world, site, job)
+    job = submission_env.new_job(site, LONG)
+    assert submission_env.carry_out(site, job).state is State.QUEUED
+    assert_submitted_once(submission_env, site, job)
 
 
 # --- what sbatch can end with ---------------------------------------------------------
@@ -349,53 +358,58 @@ SUBMISSIONS = {
 }
 
 
-def with_sbatch(world: SubmissionEnv, text: str) -> Cluster:
-    file = world.processes.folder / "sbatch"
+def with_sbatch(submission_env: SubmissionEnv, text: str) -> Cluster:
+    file = submission_env.processes.folder / "sbatch"
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
-    return world.cluster(paths=replace(PATHS, sbatch=str(file)))
+    return submission_env.cluster(paths=replace(PATHS, sbatch=str(file)))
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 @pytest.mark.parametrize("text", SUBMISSIONS.values(), ids=SUBMISSIONS)
 def test_sbatch__warns_fails_or_is_killed__one_job_is_submitted(
-    world: SubmissionEnv, site: WorkerContext, text: str
+    submission_env: SubmissionEnv, site: WorkerContext, text: str
 ) -> None:
-    wrapped = world.site(with_sbatch(world, text))
-    job = world.new_job(site)
-    world.carry_out(wrapped, job)
+    wrapped = submission_env.site(with_sbatch(submission_env, text))
+    job = submission_env.new_job(site)
+    submission_env.carry_out(wrapped, job)
     wrapped.ledger.holder.close()
-    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert_submitted_once(submission_env, site, job, "#!/bin/bash\nsleep 600\n")
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_sbatch__missing__nothing_is_executed_and_it_is_tried_again(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    broken = world.site(
-        world.cluster(paths=replace(PATHS, sbatch="/usr/bin/no-such-sbatch"))
+    broken = submission_env.site(
+        submission_env.cluster(paths=replace(PATHS, sbatch="/usr/bin/no-such-sbatch"))
     )
-    job = world.new_job(site)
-    assert world.carry_out(broken, job).state is State.READY
+    job = submission_env.new_job(site)
+    assert submission_env.carry_out(broken, job).state is State.READY
     broken.ledger.holder.close()
-    assert world.journal(job)[-2:] == ["SubmitStarted", "SubmitNotExecuted"]
-    world.a_minute_passes(job)
-    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert submission_env.journal(job)[-2:] == ["SubmitStarted", "SubmitNotExecuted"]
+    submission_env.a_minute_passes(job)
+    assert_submitted_once(submission_env, site, job, "#!/bin/bash\nsleep 600\n")
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_spank_plugin_that_cannot_be_loaded__job_waits__operator_is_called(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    plugstack, job = world.slurm.layout.folder / "plugstack.conf", world.new_job(site)
-    plugstack.write_text(f"required {world.processes.folder}/being-upgraded.so\n")
+    plugstack, job = (
+        submission_env.slurm.layout.folder / "plugstack.conf",
+        submission_env.new_job(site),
+    )
+    plugstack.write_text(
+        f"required {submission_env.processes.folder}/being-upgraded.so\n"
+    )
     raised = list[bool]()
     try:
         for _ in range(6):  # minutes
-            assert world.carry_out(site, job).state is State.READY
+            assert submission_env.carry_out(site, job).state is State.READY
             check_alarms(site)
             raised.append(overdue(site) is not None)
-            world.a_minute_passes(job)
+            submission_env.a_minute_passes(job)
     finally:
         plugstack.unlink()
     assert (raised[:4], raised[5]) == ([False] * 4, True)
@@ -403,8 +417,8 @@ def test_spank_plugin_that_cannot_be_loaded__job_waits__operator_is_called(
     assert alarm is not None
     assert alarm.details["effects"] == 1
     assert "Failed to initialize plugin stack" in str(alarm.details["last_error"])
-    assert "SubmitOutcomeUnknown" not in world.journal(job)
-    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert "SubmitOutcomeUnknown" not in submission_env.journal(job)
+    assert_submitted_once(submission_env, site, job, "#!/bin/bash\nsleep 600\n")
     check_alarms(site)
     assert overdue(site) is None
 
@@ -423,26 +437,28 @@ def overdue(site: WorkerContext) -> Alarm | None:
 
 
 @pytest.fixture
-def slurmctlds_network(world: SubmissionEnv) -> Iterator[Proxy]:
+def slurmctlds_network(submission_env: SubmissionEnv) -> Iterator[Proxy]:
     """In front of slurmctld, for one sbatch alone."""
-    with Proxy.start(f"127.0.0.1:{world.slurm.layout.controller_port}") as network:
+    with Proxy.start(
+        f"127.0.0.1:{submission_env.slurm.layout.controller_port}"
+    ) as network:
         yield network
 
 
-def behind(world: SubmissionEnv, network: Proxy) -> WorkerContext:
+def behind(submission_env: SubmissionEnv, network: Proxy) -> WorkerContext:
     """A worker whose sbatch reaches slurmctld that way."""
     own, port = (
-        world.slurm.layout.folder / "slurm.conf",
+        submission_env.slurm.layout.folder / "slurm.conf",
         network.address.rpartition(":")[2],
     )
-    conf = world.processes.folder / "behind-a-proxy.conf"
+    conf = submission_env.processes.folder / "behind-a-proxy.conf"
     conf.write_text(
         own.read_text().replace(
-            f"Port={world.slurm.layout.controller_port}\n", f"Port={port}\n"
+            f"Port={submission_env.slurm.layout.controller_port}\n", f"Port={port}\n"
         )
     )
-    return world.site(
-        with_sbatch(world, f'SLURM_CONF={conf} exec /usr/bin/sbatch "$@"')
+    return submission_env.site(
+        with_sbatch(submission_env, f'SLURM_CONF={conf} exec /usr/bin/sbatch "$@"')
     )
 
 
@@ -450,20 +466,23 @@ def behind(world: SubmissionEnv, network: Proxy) -> WorkerContext:
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.END, Fault.GARBLE_TO_CLIENT])
 @pytest.mark.parametrize("at", [0, in_chaos(4), 20, in_chaos(100)])
 def test_sbatch__slurmctlds_answer_is_cut_or_garbled__gives_one_job_and_no_refusal(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     slurmctlds_network: Proxy,
     at: int,
     fault: Fault,
 ) -> None:
-    job, wrapped = world.new_job(site), behind(world, slurmctlds_network)
+    job, wrapped = (
+        submission_env.new_job(site),
+        behind(submission_env, slurmctlds_network),
+    )
     slurmctlds_network.inject(Direction.TO_CLIENT, at, fault, on_arrival=True)
-    world.carry_out(wrapped, job)
+    submission_env.carry_out(wrapped, job)
     wrapped.slurm.cluster.close()
     wrapped.ledger.holder.close()
     assert slurmctlds_network.passed[Direction.TO_CLIENT] >= at
-    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
-    assert "SubmitRejected" not in world.journal(job)
+    assert_submitted_once(submission_env, site, job, "#!/bin/bash\nsleep 600\n")
+    assert "SubmitRejected" not in submission_env.journal(job)
 
 
 STRANGE = 'echo "sbatch: error: Batch job submission failed: Something new" >&2; exit 1'
@@ -471,41 +490,41 @@ STRANGE = 'echo "sbatch: error: Batch job submission failed: Something new" >&2;
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_sbatch__strange_answer_though_slurm_took_the_job__is_no_refusal(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     wrapped, job = (
-        world.site(with_sbatch(world, f"{TOOK_IT}; {STRANGE}")),
-        world.new_job(site),
+        submission_env.site(with_sbatch(submission_env, f"{TOOK_IT}; {STRANGE}")),
+        submission_env.new_job(site),
     )
-    assert world.carry_out(wrapped, job).state is State.SUBMITTING
+    assert submission_env.carry_out(wrapped, job).state is State.SUBMITTING
     wrapped.ledger.holder.close()
-    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert_submitted_once(submission_env, site, job, "#!/bin/bash\nsleep 600\n")
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     wrapped, job = (
-        world.site(with_sbatch(world, f"cat >/dev/null; {STRANGE}")),
-        world.new_job(site),
+        submission_env.site(with_sbatch(submission_env, f"cat >/dev/null; {STRANGE}")),
+        submission_env.new_job(site),
     )
 
     def state() -> State:
-        world.a_minute_passes(job)
-        return world.carry_out(wrapped, job).state
+        submission_env.a_minute_passes(job)
+        return submission_env.carry_out(wrapped, job).state
 
     wait_until(lambda: state() is State.REFUSED, "the job to be refused", PATIENCE_S)
     wrapped.ledger.holder.close()
     assert "Something new" in site.ledger.jobs([job])[job].status_message
-    assert world.journal(job).count("SubmitStarted") == MAX_UNPARSED_ANSWERS
-    assert world.in_slurm(job) == []
+    assert submission_env.journal(job).count("SubmitStarted") == MAX_UNPARSED_ANSWERS
+    assert submission_env.in_slurm(job) == []
 
 
 def test_job__given_back_while_slurm_has_it__is_not_submitted_again(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = unclear(world, site, LONG)
+    job, slurm_id = unclear(submission_env, site, LONG)
     first = site.ledger.jobs([job])[job]
     again = claimed_again(first, 901)
     pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
@@ -517,11 +536,11 @@ def test_job__given_back_while_slurm_has_it__is_not_submitted_again(
         )
     )
     # what was begun may still arrive
-    assert world.carry_out(site, job).state is State.READY
-    world.a_minute_passes(job)
-    assert world.carry_out(site, job).slurm_id == slurm_id
-    assert world.journal(job)[-1] == "ExistingSlurmJobAdopted"
-    assert_submitted_once(world, site, job)
+    assert submission_env.carry_out(site, job).state is State.READY
+    submission_env.a_minute_passes(job)
+    assert submission_env.carry_out(site, job).slurm_id == slurm_id
+    assert submission_env.journal(job)[-1] == "ExistingSlurmJobAdopted"
+    assert_submitted_once(submission_env, site, job)
 
 
 # --- what stands in the customer's environment ----------------------------------------
@@ -542,36 +561,36 @@ PATH=$HOME/bin:$PATH
 
 
 @pytest.fixture
-def with_bashrc(world: SubmissionEnv) -> Iterator[WorkerContext]:
+def with_bashrc(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     """A worker whose connection leads to a shell that reads the customer's start-up
     file.
     """
-    home = world.slurm.users.home(CUSTOMER)
+    home = submission_env.slurm.users.home(CUSTOMER)
     (home / "bin").mkdir(mode=0o777)
     (home / "bin").chmod(0o777)
     (home / ".bashrc").write_text(BASHRC)
-    world.slurm.users.set_shell(CUSTOMER, "/bin/bash")
-    site = world.site(world.cluster())
+    submission_env.slurm.users.set_shell(CUSTOMER, "/bin/bash")
+    site = submission_env.site(submission_env.cluster())
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
-    world.slurm.users.set_shell(CUSTOMER, "/bin/sh")
+    submission_env.slurm.users.set_shell(CUSTOMER, "/bin/sh")
     (home / ".bashrc").unlink()
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_start_up_file__sets_options_of_sbatch__changes_nothing_that_was_paid_for(
-    world: SubmissionEnv, site: WorkerContext, with_bashrc: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext, with_bashrc: WorkerContext
 ) -> None:
     usual, job = (
-        world.new_job(site),
-        world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n"),
+        submission_env.new_job(site),
+        submission_env.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n"),
     )
-    usual_id = world.carry_out(site, usual).slurm_id
-    slurm_id = world.carry_out(with_bashrc, job).slurm_id
+    usual_id = submission_env.carry_out(site, usual).slurm_id
+    slurm_id = submission_env.carry_out(with_bashrc, job).slurm_id
     assert usual_id is not None
     assert slurm_id is not None
-    log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
+    log = submission_env.slurm.users.home(CUSTOMER) / f"{job}.log"
     wait_until(
         lambda: log.exists() and "OF_THE_SITE=module paths" in log.read_text(),
         "the job's log",
@@ -579,72 +598,76 @@ def test_start_up_file__sets_options_of_sbatch__changes_nothing_that_was_paid_fo
     )
     for one in (usual_id, slurm_id):  # what SLURM has allocated shows only then
         wait_until(
-            lambda one=one: world.field(one, "State") == "RUNNING",  # type: ignore[misc]
+            lambda one=one: submission_env.field(one, "State") == "RUNNING",  # type: ignore[misc]
             f"{one} to run",
             PATIENCE_S,
         )
     asked = "ArrayTaskID NumCPUs NumNodes NumTasks tres-per-job tres-per-node MinMemory OverSubscribe TimeLimit Requeue"
     for name in (*asked.split(), "NTPerNode", "tres-alloc"):
-        assert world.field(slurm_id, name) == world.field(usual_id, name), name
-    assert world.in_slurm(job) == [slurm_id]
-    assert not list(world.slurm.users.home(CUSTOMER).glob("*-was-called"))
+        assert submission_env.field(slurm_id, name) == submission_env.field(
+            usual_id, name
+        ), name
+    assert submission_env.in_slurm(job) == [slurm_id]
+    assert not list(submission_env.slurm.users.home(CUSTOMER).glob("*-was-called"))
 
 
 @pytest.fixture
-def start_up(world: SubmissionEnv) -> Iterator[Path]:
+def start_up(submission_env: SubmissionEnv) -> Iterator[Path]:
     """The file that the shell of the customer's next connection reads."""
-    file = world.slurm.users.home(CUSTOMER) / ".bashrc"
+    file = submission_env.slurm.users.home(CUSTOMER) / ".bashrc"
     file.touch()
-    world.slurm.users.set_shell(CUSTOMER, "/bin/bash")
+    submission_env.slurm.users.set_shell(CUSTOMER, "/bin/bash")
     yield file
-    world.slurm.users.set_shell(CUSTOMER, "/bin/sh")
+    submission_env.slurm.users.set_shell(CUSTOMER, "/bin/sh")
     file.unlink()
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_start_up_file__chooses_another_slurm__the_admins_is_asked(
-    world: SubmissionEnv, site: WorkerContext, start_up: Path
+    submission_env: SubmissionEnv, site: WorkerContext, start_up: Path
 ) -> None:
     start_up.write_text("export SLURM_CONF=/home/of/another/cluster/slurm.conf\n")
     direct, job = (
-        world.site(world.cluster()),
-        world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n"),
+        submission_env.site(submission_env.cluster()),
+        submission_env.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n"),
     )
-    assert world.carry_out(direct, job).state is State.QUEUED
-    log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
-    own = f"SLURM_CONF={world.slurm.layout.folder / 'slurm.conf'}\n"
+    assert submission_env.carry_out(direct, job).state is State.QUEUED
+    log = submission_env.slurm.users.home(CUSTOMER) / f"{job}.log"
+    own = f"SLURM_CONF={submission_env.slurm.layout.folder / 'slurm.conf'}\n"
     wait_until(
         lambda: log.exists() and own in log.read_text(), "the job's log", PATIENCE_S
     )
-    assert world.journal(job).count("SubmitStarted") == 1
+    assert submission_env.journal(job).count("SubmitStarted") == 1
     direct.slurm.cluster.close()
     direct.ledger.holder.close()
 
 
-def others_are_taken(world: SubmissionEnv, site: WorkerContext) -> None:
+def others_are_taken(submission_env: SubmissionEnv, site: WorkerContext) -> None:
     """Another customer's job."""
     other = Address("0x" + "3" * 40)
-    world.slurm.users.add(other)
-    job = world.new_job(site, customer=other)
+    submission_env.slurm.users.add(other)
+    job = submission_env.new_job(site, customer=other)
     wait_until(
-        lambda: world.carry_out(site, job).state is State.QUEUED,
+        lambda: submission_env.carry_out(site, job).state is State.QUEUED,
         "another's job to be queued",
         PATIENCE_S,
     )
-    world.slurm.run("scancel", f"--user={other}")
+    submission_env.slurm.run("scancel", f"--user={other}")
 
 
-def next_submission(world: SubmissionEnv, site: WorkerContext, job: JobId) -> str:
+def next_submission(
+    submission_env: SubmissionEnv, site: WorkerContext, job: JobId
+) -> str:
     """Until one more was cut off and looked for in vain, or the effect is parked; why
     it is.
     """
-    begun, why = world.journal(job).count("SubmitStarted"), ""
+    begun, why = submission_env.journal(job).count("SubmitStarted"), ""
 
     def over() -> bool:
         nonlocal why
-        world.a_minute_passes(job)
-        why = world.parked(site, job)
-        again = world.journal(job).count("SubmitStarted") > begun
+        submission_env.a_minute_passes(job)
+        why = submission_env.parked(site, job)
+        again = submission_env.journal(job).count("SubmitStarted") > begun
         return bool(why) or (
             again and site.ledger.jobs([job])[job].state is State.READY
         )
@@ -654,27 +677,27 @@ def next_submission(world: SubmissionEnv, site: WorkerContext, job: JobId) -> st
 
 
 def test_submission__cut_off_again_and_again__is_parked_once_others_get_through(
-    world: SubmissionEnv, start_up: Path
+    submission_env: SubmissionEnv, start_up: Path
 ) -> None:
     """A token that slurmctld does not take: sbatch gets no answer each time."""
     start_up.write_text("export SLURM_JWT=expired\n")
-    site = world.site(world.cluster())
-    job = world.new_job(site)
+    site = submission_env.site(submission_env.cluster())
+    job = submission_env.new_job(site)
     # as no other customer gets through, SLURM may be away, and for long
     for _ in range(MAX_CUT_OFF_TRIES + 1):
-        assert next_submission(world, site, job) == ""
+        assert next_submission(submission_env, site, job) == ""
     summary = site.ledger.effects.alarm_summary()
     assert (summary.parked, summary.late) == (0, 1)
     assert summary.longest_s > 300.0
-    others_are_taken(world, site)
+    others_are_taken(submission_env, site)
     assert f"was cut off {MAX_CUT_OFF_TRIES + 2} times" in next_submission(
-        world, site, job
+        submission_env, site, job
     )
     assert site.ledger.effects.alarm_summary().parked == 1
     start_up.write_text("")
     site.slurm.cluster.close()
     assert [again.job_id for again in site.ledger.effects.retry(job_id=job)] == [job]
-    assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    assert_submitted_once(submission_env, site, job, "#!/bin/bash\nsleep 600\n")
     assert site.ledger.effects.alarm_summary() == EffectAlarmSummary(0, 0, 0, 0.0, None)
     site.ledger.holder.close()
 
@@ -713,21 +736,21 @@ def at_work(site: WorkerContext) -> Iterator[None]:
 
 
 def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_seen(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
 ) -> None:
-    world.slurm.users.add(HANGING)
-    home = world.slurm.users.home(HANGING)
+    submission_env.slurm.users.add(HANGING)
+    home = submission_env.slurm.users.home(HANGING)
     (home / "hangs").touch()
     (home / ".bashrc").write_text('while test -e "$HOME/hangs"; do sleep 0.1; done\n')
-    world.slurm.users.set_shell(HANGING, "/bin/bash")
-    site = world.site(world.cluster())
-    hang = [world.new_job(site, customer=HANGING) for _ in range(THREADS + 4)]
+    submission_env.slurm.users.set_shell(HANGING, "/bin/bash")
+    site = submission_env.site(submission_env.cluster())
+    hang = [submission_env.new_job(site, customer=HANGING) for _ in range(THREADS + 4)]
     tried = text(
         "SELECT count(*) FROM effects WHERE job_id = ANY(:jobs) AND attempts > 0"
     )
 
     def all_tried() -> bool:
-        with world.engine.connect() as connection:
+        with submission_env.engine.connect() as connection:
             return int(connection.scalar(tried, {"jobs": hang}) or 0) >= THREADS
 
     def state(job: JobId) -> State:
@@ -737,7 +760,7 @@ def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_se
         wait_until(
             all_tried, "all threads to have met the login that hangs", PATIENCE_S
         )
-        job = world.new_job(site)
+        job = submission_env.new_job(site)
         wait_until(
             lambda: state(job) is State.RUNNING,
             "another customer's job to be seen running",
@@ -754,126 +777,128 @@ def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_se
 
 
 def unclear(
-    world: SubmissionEnv, site: WorkerContext, script: str, options: str = ""
+    submission_env: SubmissionEnv, site: WorkerContext, script: str, options: str = ""
 ) -> tuple[JobId, int]:
     """A job that SLURM has, and that the supervisor got no answer about."""
     text = f'/usr/bin/sbatch {options} "$@" >/dev/null; {TIMED_OUT}'
-    wrapped = world.site(with_sbatch(world, text))
-    job = world.new_job(site, script)
-    assert world.carry_out(wrapped, job).state is State.SUBMITTING
+    wrapped = submission_env.site(with_sbatch(submission_env, text))
+    job = submission_env.new_job(site, script)
+    assert submission_env.carry_out(wrapped, job).state is State.SUBMITTING
     wrapped.ledger.holder.close()
-    (slurm_id,) = world.in_slurm(job)
+    (slurm_id,) = submission_env.in_slurm(job)
     return job, slurm_id
 
 
 def test_search__submissions_held__finds_what_slurm_has_and_concludes_nothing_else(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = unclear(world, site, LONG)
-    unknown = world.new_job(site)
+    job, slurm_id = unclear(submission_env, site, LONG)
+    unknown = submission_env.new_job(site)
     site.ledger.record(JobChange(unknown, SubmitStarted(60)))
     site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED, "a test")
     try:
-        world.a_minute_passes(job)  # else no look is due yet
-        assert world.carry_out(site, job).slurm_id == slurm_id
+        submission_env.a_minute_passes(job)  # else no look is due yet
+        assert submission_env.carry_out(site, job).slurm_id == slurm_id
         for _ in range(2):
-            world.a_minute_passes(unknown)
-            assert world.carry_out(site, unknown).poll_count == 0
-        assert "SubmissionNotFound" not in world.journal(unknown)
+            submission_env.a_minute_passes(unknown)
+            assert submission_env.carry_out(site, unknown).poll_count == 0
+        assert "SubmissionNotFound" not in submission_env.journal(unknown)
     finally:
         site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
-    world.a_minute_passes(unknown)
-    assert_submitted_once(world, site, unknown, "#!/bin/bash\nsleep 600\n")
+    submission_env.a_minute_passes(unknown)
+    assert_submitted_once(submission_env, site, unknown, "#!/bin/bash\nsleep 600\n")
 
 
 @only_ssh(OnlySsh.SCRIPTS)
 def test_search__job_renames_itself__finds_it_all_the_same(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(
-        world,
+        submission_env,
         site,
         "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Name=another\nsleep 600\n",
     )
     wait_until(
-        lambda: world.field(slurm_id, "Name") == "another",
+        lambda: submission_env.field(slurm_id, "Name") == "another",
         "the job to be renamed",
         PATIENCE_S,
     )
-    found = world.until_queued(site, job)
+    found = submission_env.until_queued(site, job)
     assert found.slurm_id == slurm_id
-    assert world.in_slurm(job) == [slurm_id]
+    assert submission_env.in_slurm(job) == [slurm_id]
 
 
 @only_ssh(OnlySsh.SCRIPTS)
 def test_search__jobs_name_and_output_were_changed__knows_it_by_its_script(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
-    world.set(
+    job, slurm_id = unclear(submission_env, site, LONG, "--begin=now+1hour")
+    submission_env.set(
         slurm_id, Name="another\nline", StdOut="elsewhere.log", Comment="none of yours"
     )
-    found = world.until_queued(site, job)
+    found = submission_env.until_queued(site, job)
     assert found.slurm_id == slurm_id
-    assert world.in_slurm(job) == [slurm_id]
+    assert submission_env.in_slurm(job) == [slurm_id]
 
 
 @only_ssh(OnlySsh.SCRIPTS)
 def test_search__two_jobs_with_each_others_names__takes_neither_for_the_other(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
-    other, other_id = unclear(world, site, LONG, "--begin=now+1hour")
-    world.set(slurm_id, Name=other, StdOut=f"{other}.log")
-    world.set(other_id, Name=job, StdOut=f"{job}.log")
-    assert world.until_queued(site, job).slurm_id == slurm_id
-    assert world.until_queued(site, other).slurm_id == other_id
+    job, slurm_id = unclear(submission_env, site, LONG, "--begin=now+1hour")
+    other, other_id = unclear(submission_env, site, LONG, "--begin=now+1hour")
+    submission_env.set(slurm_id, Name=other, StdOut=f"{other}.log")
+    submission_env.set(other_id, Name=job, StdOut=f"{job}.log")
+    assert submission_env.until_queued(site, job).slurm_id == slurm_id
+    assert submission_env.until_queued(site, other).slurm_id == other_id
 
 
 def test_search__two_found__the_oldest_is_adopted_and_the_other_cancelled(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     twice = 'f=$(mktemp); cat >"$f"; /usr/bin/sbatch "$@" <"$f" >&2; /usr/bin/sbatch "$@" <"$f" >&2; rm "$f"'
     text = f"{twice}; {TIMED_OUT}"
-    wrapped = world.site(with_sbatch(world, text))
-    job = world.new_job(site)
-    world.carry_out(wrapped, job)
+    wrapped = submission_env.site(with_sbatch(submission_env, text))
+    job = submission_env.new_job(site)
+    submission_env.carry_out(wrapped, job)
     wrapped.ledger.holder.close()
-    first, second = sorted(world.in_slurm(job))
-    assert world.until_queued(site, job).slurm_id == first
+    first, second = sorted(submission_env.in_slurm(job))
+    assert submission_env.until_queued(site, job).slurm_id == first
     wait_until(
-        lambda: world.field(second, "State") == "CANCELLED",
+        lambda: submission_env.field(second, "State") == "CANCELLED",
         "the second to be cancelled",
         PATIENCE_S,
     )
-    assert world.field(first, "State") in LIVE
+    assert submission_env.field(first, "State") in LIVE
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 def test_search__finds_nothing_however_slow_slurm_is__is_over_before_its_lease(
-    world: SubmissionEnv, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
+    submission_env: SubmissionEnv, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each command may take as long as its time-out: a slow one is not parked."""
-    sacct = world.processes.folder / "sacct"
+    sacct = submission_env.processes.folder / "sacct"
     sacct.write_text("#!/bin/sh\n")  # knows nothing
     sacct.chmod(0o755)
     cluster = over_ssh(site.slurm.cluster)
-    searching = world.site(with_paths(cluster, replace(PATHS, sacct=str(sacct))))
-    job = world.new_job(searching)
+    searching = submission_env.site(
+        with_paths(cluster, replace(PATHS, sacct=str(sacct)))
+    )
+    job = submission_env.new_job(searching)
     searching.ledger.record(
         JobChange(job, SubmitStarted(10)), JobChange(job, SubmissionNotFound())
     )
-    suspect = world.new_job(searching, LONG)
-    slurm_id = world.carry_out(searching, suspect).slurm_id
+    suspect = submission_env.new_job(searching, LONG)
+    slurm_id = submission_env.carry_out(searching, suspect).slurm_id
     assert slurm_id is not None
-    world.set(slurm_id, Name=job)
+    submission_env.set(slurm_id, Name=job)
     # no other of ours, as far as the ledger knows
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(
             text("UPDATE jobs SET slurm_id = NULL WHERE job_id = :job"),
             {"job": suspect},
         )
-    world.a_minute_passes(job)
+    submission_env.a_minute_passes(job)
     asked, run = list[float](), Ssh.run
 
     def timed(
@@ -888,7 +913,7 @@ def test_search__finds_nothing_however_slow_slurm_is__is_over_before_its_lease(
         return run(ssh, user, argv, stdin, timeout_s, max_output)
 
     monkeypatch.setattr(Ssh, "run", timed)
-    assert world.carry_out(searching, job).state is State.READY
+    assert submission_env.carry_out(searching, job).state is State.READY
     searching.ledger.holder.close()
     # the list, the script of what calls itself ours, those of all others, accounting,
     # the log
@@ -901,7 +926,7 @@ def test_search__finds_nothing_however_slow_slurm_is__is_over_before_its_lease(
 
 @pytest.mark.parametrize("second", [False, True], ids=["first search", "second search"])
 def test_search__many_jobs_of_a_customer__takes_as_many_commands_as_for_one(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     new_customer: Address,
     monkeypatch: pytest.MonkeyPatch,
@@ -924,7 +949,9 @@ def test_search__many_jobs_of_a_customer__takes_as_many_commands_as_for_one(
         monkeypatch.setattr(f"supervisor_tasks.slurm.{name}", 3600.0)
     counts = list[int]()
     for number in (1, 1, 20):  # the first one logs in
-        jobs = [world.new_job(site, customer=new_customer) for _ in range(number)]
+        jobs = [
+            submission_env.new_job(site, customer=new_customer) for _ in range(number)
+        ]
         for event in (
             (SubmitStarted(10), SubmissionNotFound())
             if second
@@ -932,16 +959,18 @@ def test_search__many_jobs_of_a_customer__takes_as_many_commands_as_for_one(
         ):
             site.ledger.record(*(JobChange(job, event) for job in jobs))
         for job in jobs:
-            world.a_minute_passes(job)
+            submission_env.a_minute_passes(job)
         asked.clear()
-        carry_out(site, *(world.effect_id(job) for job in jobs))
-        assert {world.journal(job)[-1] for job in jobs} == {"SubmissionNotFound"}
+        carry_out(site, *(submission_env.effect_id(job) for job in jobs))
+        assert {submission_env.journal(job)[-1] for job in jobs} == {
+            "SubmissionNotFound"
+        }
         counts.append(len(asked))
     assert counts[1] == counts[2] > 0
 
 
 def test_list_all__hostile_names__forge_nothing(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
     names = [
         "a\n7|b",
@@ -953,19 +982,23 @@ def test_list_all__hostile_names__forge_nothing(
     names.append('","job_id":7,"x":"')
     ids = []
     for name in names:
-        job = world.new_job(site)
-        ids.append(world.carry_out(site, job).slurm_id)
-        world.set(ids[-1] or 0, Name=name, Comment=name)
-    before = slurm_ids(world)
+        job = submission_env.new_job(site)
+        ids.append(submission_env.carry_out(site, job).slurm_id)
+        submission_env.set(ids[-1] or 0, Name=name, Comment=name)
+    before = slurm_ids(submission_env)
     listed = site.slurm.cluster.queries.list_all()
     # slurmctld may forget jobs that ended long ago between two questions; it gets no
     # new one.
-    assert slurm_ids(world) <= listed.keys() <= before
+    assert slurm_ids(submission_env) <= listed.keys() <= before
     assert [listed[slurm_id].name for slurm_id in ids if slurm_id] == names
     assert [listed[slurm_id].comment for slurm_id in ids if slurm_id] == names
     again = site.slurm.cluster.queries.list_all(CUSTOMER)
     theirs = {slurm_id: job for slurm_id, job in listed.items() if job.user == CUSTOMER}
-    assert {*ids, *(theirs.keys() & slurm_ids(world))} <= again.keys() <= theirs.keys()
+    assert (
+        {*ids, *(theirs.keys() & slurm_ids(submission_env))}
+        <= again.keys()
+        <= theirs.keys()
+    )
     # What SLURM says of a job may have changed between the two questions; whose it is
     # and what it is called may not.
     assert {
@@ -983,25 +1016,27 @@ def test_list_all__hostile_names__forge_nothing(
     ids=["before it is let in", "while it sends"],
 )
 def test_worker__stands_still_and_goes_on_after_a_takeover__one_job_is_submitted(
-    world: SubmissionEnv,
+    submission_env: SubmissionEnv,
     site: WorkerContext,
     new_customer: Address,
     transport: str,
     direction: Direction,
     at: int,
 ) -> None:
-    direct = world.site(world.cluster_over(transport))
-    job = world.new_job(site, LONG, new_customer)
-    with Proxy.start(world.server(transport)) as proxy:
+    direct = submission_env.site(submission_env.cluster_over(transport))
+    job = submission_env.new_job(site, LONG, new_customer)
+    with Proxy.start(submission_env.server(transport)) as proxy:
         proxy.inject(direction, at, Fault.HANG)
-        worker = world.start_worker("slow-worker", proxy.address, job, transport)
+        worker = submission_env.start_worker(
+            "slow-worker", proxy.address, job, transport
+        )
         try:
             proxy.wait_for_fault(PATIENCE_S)
             wait_until(lambda: proxy.connections > 0, "the worker to knock", PATIENCE_S)
             begun = time.monotonic()
             worker.send_signal(signal.SIGSTOP)
-            world.lease_runs_out(job)
-            world.until_queued(direct, job)
+            submission_env.lease_runs_out(job)
+            submission_env.until_queued(direct, job)
             # Only now would the guard refuse, if the worker had just begun: what it
             # still sends is late.
             wait_until(
@@ -1015,68 +1050,75 @@ def test_worker__stands_still_and_goes_on_after_a_takeover__one_job_is_submitted
         finally:
             worker.kill()
             worker.wait()
-    assert_submitted_once(world, direct, job)
-    assert world.journal(job).count("Submitted") == 1
+    assert_submitted_once(submission_env, direct, job)
+    assert submission_env.journal(job).count("Submitted") == 1
     direct.ledger.holder.close()
 
 
 def test_worker__stands_still_after_sbatch__its_job_is_adopted(
-    world: SubmissionEnv, site: WorkerContext, transport: str
+    submission_env: SubmissionEnv, site: WorkerContext, transport: str
 ) -> None:
-    direct = world.site(world.cluster_over(transport))
-    job = world.new_job(site, LONG)
-    with Proxy.start(world.server(transport)) as proxy:
+    direct = submission_env.site(submission_env.cluster_over(transport))
+    job = submission_env.new_job(site, LONG)
+    with Proxy.start(submission_env.server(transport)) as proxy:
         proxy.inject(Direction.TO_SERVER, 200_000, Fault.LOSE_TO_CLIENT)
-        worker = world.start_worker("slow-worker", proxy.address, job, transport)
+        worker = submission_env.start_worker(
+            "slow-worker", proxy.address, job, transport
+        )
         try:
             wait_until(
-                lambda: len(world.in_slurm(job)) == 1,
+                lambda: len(submission_env.in_slurm(job)) == 1,
                 "the job to be in SLURM",
                 PATIENCE_S,
             )
             worker.send_signal(signal.SIGSTOP)
-            world.lease_runs_out(job)
-            world.until_queued(direct, job)
+            submission_env.lease_runs_out(job)
+            submission_env.until_queued(direct, job)
             proxy.fault(Fault.CUT)
             worker.send_signal(signal.SIGCONT)
             assert worker.wait(deadline(PATIENCE_S)) == 0
         finally:
             worker.kill()
             worker.wait()
-    assert_submitted_once(world, direct, job)
-    assert world.journal(job).count("Submitted") == 1
+    assert_submitted_once(submission_env, direct, job)
+    assert submission_env.journal(job).count("Submitted") == 1
     direct.ledger.holder.close()
 
 
 def test_submission__slurmctld_restarted_in_the_middle__is_one_job(
-    world: SubmissionEnv, site: WorkerContext, proxy: Proxy, new_customer: Address
+    submission_env: SubmissionEnv,
+    site: WorkerContext,
+    proxy: Proxy,
+    new_customer: Address,
 ) -> None:
-    job = world.new_job(site, LONG, new_customer)
+    job = submission_env.new_job(site, LONG, new_customer)
     wait_until(
         lambda: (
-            not world.slurm.run("squeue", "--noheader", "--states=completing").stdout
+            not submission_env.slurm.run(
+                "squeue", "--noheader", "--states=completing"
+            ).stdout
         ),
         "rest",
         PATIENCE_S,
     )
-    slurmctld = world.slurm.processes.find("slurmctld")
+    slurmctld = submission_env.slurm.processes.find("slurmctld")
     # slurmctld has told its clock
     proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.HANG)
-    submitting = threading.Thread(target=world.carry_out, args=(site, job))
+    submitting = threading.Thread(target=submission_env.carry_out, args=(site, job))
     submitting.start()
     proxy.wait_for_fault(PATIENCE_S)
-    world.slurm.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
+    submission_env.slurm.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
     proxy.fault(None)
     wait_until(
-        lambda: world.slurmctld_has_client(),
+        lambda: submission_env.slurmctld_has_client(),
         "the submission to be with slurmctld",
         PATIENCE_S,
     )
-    world.slurm.processes.kill(slurmctld)
-    world.slurm.start_controller()
+    submission_env.slurm.processes.kill(slurmctld)
+    submission_env.slurm.start_controller()
     submitting.join(deadline(PATIENCE_S))
-    assert "SubmitStarted" in world.journal(job)
-    assert_submitted_once(world, site, job)
+    assert "SubmitStarted" in submission_env.journal(job)
+    assert_submitted_once(submission_env, site, job)
 
 
 # --- last, because SLURM keeps a job in here that the supervisor cannot identify ------
@@ -1084,27 +1126,27 @@ def test_submission__slurmctld_restarted_in_the_middle__is_one_job(
 
 @only_ssh(OnlySsh.SCRIPTS)
 def test_submission__job_cannot_be_identified__is_parked_and_not_submitted_again(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
-    world.set(slurm_id, Name="another", StdOut="elsewhere.log")
-    (file,) = (world.slurm.layout.folder / "state").glob(
+    job, slurm_id = unclear(submission_env, site, LONG, "--begin=now+1hour")
+    submission_env.set(slurm_id, Name="another", StdOut="elsewhere.log")
+    (file,) = (submission_env.slurm.layout.folder / "state").glob(
         f"hash.*/job.{slurm_id}/script"
     )
     file.unlink()
     wait_until(
-        lambda: bool(world.parked(site, job)),
+        lambda: bool(submission_env.parked(site, job)),
         "the effect to be parked",
         PATIENCE_S,
         0.2,
     )
-    assert str(slurm_id) in world.parked(site, job)
-    assert world.journal(job).count("SubmitStarted") == 1
-    world.slurm.run("scancel", str(slurm_id))
+    assert str(slurm_id) in submission_env.parked(site, job)
+    assert submission_env.journal(job).count("SubmitStarted") == 1
+    submission_env.slurm.run("scancel", str(slurm_id))
 
 
-def strangers_job(world: SubmissionEnv) -> int:
-    done = world.slurm.run(
+def strangers_job(submission_env: SubmissionEnv) -> int:
+    done = submission_env.slurm.run(
         "sbatch",
         "--parsable",
         "--output=/dev/null",
@@ -1116,22 +1158,22 @@ def strangers_job(world: SubmissionEnv) -> int:
     return int(done.stdout)
 
 
-def shown(world: SubmissionEnv, slurm_id: int) -> str:
-    return world.slurm.run(
+def shown(submission_env: SubmissionEnv, slurm_id: int) -> str:
+    return submission_env.slurm.run(
         "squeue", "--noheader", f"--jobs={slurm_id}", "--format=%T %l"
     ).stdout.strip()
 
 
 def test_strangers_job__has_the_id_of_ours__is_neither_cancelled_nor_prolonged(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site)
-    world.until_queued(site, job)
-    stranger = strangers_job(world)
+    job = submission_env.new_job(site)
+    submission_env.until_queued(site, job)
+    stranger = strangers_job(submission_env)
     try:
-        before = shown(world, stranger).split()[1]
+        before = shown(submission_env, stranger).split()[1]
         # as slurmctld does when it has lost its last seconds
-        with world.engine.begin() as connection:
+        with submission_env.engine.begin() as connection:
             lost = "UPDATE jobs SET slurm_id = :id, slurm_submit_s = NULL WHERE job_id = :job"
             connection.execute(text(lost), {"id": stranger, "job": job})
         confused = site.ledger.jobs([job])[job]
@@ -1140,20 +1182,20 @@ def test_strangers_job__has_the_id_of_ours__is_neither_cancelled_nor_prolonged(
         # nor would scancel do it
         site.slurm.cluster.control.cancel(SlurmId(stranger), CUSTOMER)
         site.slurm.cluster.control.cancel(SlurmId(999_999), CUSTOMER)
-        state, limit = shown(world, stranger).split()
+        state, limit = shown(submission_env, stranger).split()
         assert (state in LIVE, limit) == (True, before)
     finally:
-        world.slurm.run("scancel", str(stranger))
+        submission_env.slurm.run("scancel", str(stranger))
 
 
 def test_listed_records__slurm_gave_the_id_of_a_lost_job_again__find_the_new_one(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    lost, new = world.new_job(site), world.new_job(site)
-    found = world.until_queued(site, new)
+    lost, new = submission_env.new_job(site), submission_env.new_job(site)
+    found = submission_env.until_queued(site, new)
     assert found.slurm_id is not None
     submit_s = site.slurm.cluster.queries.list_all()[found.slurm_id].submit_s
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         active = "UPDATE jobs SET state = 'QUEUED', slurm_id = :id, slurm_submit_s = :s WHERE job_id = :job"
         connection.execute(
             text(active), {"id": found.slurm_id, "s": submit_s - 60, "job": lost}

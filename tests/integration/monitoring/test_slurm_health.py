@@ -70,9 +70,9 @@ FORMER = "former"  # whom benchmarks ran as before BENCHMARK_RUN_AS was changed
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(*SLURM_CONF, rest=True) as world:
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(*SLURM_CONF, rest=True) as submission_env:
+        yield submission_env
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def dispatched() -> list[str]:
 
 @pytest.fixture
 def site(
-    world: SubmissionEnv, transport: str, dispatched: list[str]
+    submission_env: SubmissionEnv, transport: str, dispatched: list[str]
 ) -> Iterator[WorkerContext]:
     """A worker of the slurm queue that is soon done with waiting."""
-    emptied(world.engine)
-    site = world.site(world.cluster_over(transport))
+    emptied(submission_env.engine)
+    site = submission_env.site(submission_env.cluster_over(transport))
     assert site.slurm_services is not None
     sweep = ReconciliationServices(
         no_contract, dispatched.append, every_s=900.0, grace_s=60.0, start_block=0
@@ -110,13 +110,13 @@ def nodes(site: WorkerContext) -> NodesOfEither:
     return nodes_of(site.slurm.cluster)
 
 
-def update(world: SubmissionEnv, node: str, *changes: str) -> None:
-    done = world.slurm.run("scontrol", "update", f"NodeName={node}", *changes)
+def update(submission_env: SubmissionEnv, node: str, *changes: str) -> None:
+    done = submission_env.slurm.run("scontrol", "update", f"NodeName={node}", *changes)
     assert done.returncode == 0, done.stderr
 
 
-def state(world: SubmissionEnv, slurm_id: int) -> str:
-    return world.field(slurm_id, "state")
+def state(submission_env: SubmissionEnv, slurm_id: int) -> str:
+    return submission_env.field(slurm_id, "state")
 
 
 # --- specs ----------------------------------------------------------------------------
@@ -138,15 +138,15 @@ def test_specs__no_such_partition__says_so(nodes: NodesOfEither) -> None:
 
 
 def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(
-    world: SubmissionEnv, nodes: NodesOfEither
+    submission_env: SubmissionEnv, nodes: NodesOfEither
 ) -> None:
     update(
-        world,
+        submission_env,
         "node1",
         "State=DRAIN",
         "Reason=x = y\nNodeName=node3 State=IDLE CfgTRES=cpu=1,mem=1M Partitions=main",
     )
-    update(world, "node2", "Comment=State=DOWN CfgTRES=cpu=999")
+    update(submission_env, "node2", "Comment=State=DOWN CfgTRES=cpu=999")
     try:
         specs = nodes.specs()
         assert (specs, specs.left_out) == (PartitionHardware((NODE2,)), (NODE1,))
@@ -155,7 +155,7 @@ def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(
             (NODE1, NODE2)
         )
     finally:
-        update(world, "node1", "State=RESUME")
+        update(submission_env, "node1", "State=RESUME")
     wait_until(
         lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)),
         "node1 to count again",
@@ -165,12 +165,15 @@ def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(
 
 
 def test_specs__nodes_work__are_the_same(
-    world: SubmissionEnv, nodes: NodesOfEither
+    submission_env: SubmissionEnv, nodes: NodesOfEither
 ) -> None:
     before = nodes.specs()
-    slurm_id = sbatch(world, "busy", "--nodes=2", "--mem-per-cpu=10")
+    slurm_id = sbatch(submission_env, "busy", "--nodes=2", "--mem-per-cpu=10")
     wait_until(
-        lambda: state(world, slurm_id) == "RUNNING", "the job to run", PATIENCE_S, 0.2
+        lambda: state(submission_env, slurm_id) == "RUNNING",
+        "the job to run",
+        PATIENCE_S,
+        0.2,
     )
 
     # the job of the other way to SLURM may still be completing there
@@ -179,16 +182,16 @@ def test_specs__nodes_work__are_the_same(
 
     wait_until(both_work, "the nodes to work at this job alone", PATIENCE_S, 0.2)
     assert nodes.specs() == before
-    world.slurm.run("scancel", str(slurm_id))
+    submission_env.slurm.run("scancel", str(slurm_id))
 
 
 def test_specs__slurmctld_starts_again__are_unknown_for_a_while_but_never_others(
-    world: SubmissionEnv, nodes: NodesOfEither
+    submission_env: SubmissionEnv, nodes: NodesOfEither
 ) -> None:
     before, found = nodes.specs(), list[PartitionHardware | None]()
-    world.processes.stop(world.processes.find("slurmctld"))
+    submission_env.processes.stop(submission_env.processes.find("slurmctld"))
     found.append(specs_or_none(nodes))
-    world.slurm.start_controller()
+    submission_env.slurm.start_controller()
 
     def known_again() -> bool:
         found.append(specs_or_none(nodes))
@@ -211,7 +214,7 @@ def specs_or_none(nodes: NodesOfEither) -> PartitionHardware | None:
 
 @rest_in_chaos
 def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
-    world: SubmissionEnv, site: WorkerContext, dispatched: list[str]
+    submission_env: SubmissionEnv, site: WorkerContext, dispatched: list[str]
 ) -> None:
     registrations = Registrations(site.ledger.facts)
     wait_until(
@@ -219,7 +222,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     )
     assert site.ledger.periodic_runs.age_s(NODES) is not None
     assert registrations.hardware()[0]
-    world.processes.stop(world.processes.find("slurmctld"))
+    submission_env.processes.stop(submission_env.processes.find("slurmctld"))
     reset_failure_count(site.ledger)
     failures, alarmed_after = 0, 0
 
@@ -240,7 +243,7 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     assert site.ledger.periodic_runs.age_s(NODES) is None
     since_s = registrations.hardware()[1]
     dispatched.clear()
-    world.slurm.start_controller()
+    submission_env.slurm.start_controller()
 
     def works() -> bool:
         # slurmrestd does not show since when slurmctld runs in its first second
@@ -277,8 +280,8 @@ def alarms(site: WorkerContext) -> bool:
 # --- nodes that no look has seen ------------------------------------------------------
 
 
-def six_minutes_pass(world: SubmissionEnv) -> None:
-    with world.engine.begin() as connection:
+def six_minutes_pass(submission_env: SubmissionEnv) -> None:
+    with submission_env.engine.begin() as connection:
         connection.execute(text("UPDATE facts SET since = since - interval '6 min'"))
 
 
@@ -288,14 +291,14 @@ def calls_for_nodes(site: WorkerContext) -> Any:
     )
 
 
-def provider(world: SubmissionEnv, *words: str) -> str:
-    result = supervisor("provider", "show", *words, env=world.environment)
+def provider(submission_env: SubmissionEnv, *words: str) -> str:
+    result = supervisor("provider", "show", *words, env=submission_env.environment)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def test_refresh_inventory__partition_is_misspelt__alarm_says_why_until_it_is_right(
-    world: SubmissionEnv, site: WorkerContext, nodes: NodesOfEither
+    submission_env: SubmissionEnv, site: WorkerContext, nodes: NodesOfEither
 ) -> None:
     offers: dict[str, Any] = {
         "registered": None,
@@ -315,31 +318,34 @@ def test_refresh_inventory__partition_is_misspelt__alarm_says_why_until_it_is_ri
     )
     assert not has_looked(wrong)
     assert calls_for_nodes(site) is None, "it may pass"
-    six_minutes_pass(world)
+    six_minutes_pass(submission_env)
     assert not has_looked(wrong)
     called = calls_for_nodes(site)
     assert called["partition"] == "mian"
     assert re.search(NOT_FOUND.format("mian"), called["error"])
-    assert re.search(NOT_FOUND.format("mian"), provider(world))
-    assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"]["for_s"] > 300
+    assert re.search(NOT_FOUND.format("mian"), provider(submission_env))
+    assert (
+        json.loads(provider(submission_env, "-o", "json"))["no_usable_nodes"]["for_s"]
+        > 300
+    )
     wait_until(
         lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
     )
     assert calls_for_nodes(site) is None
-    assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"] is None
+    assert json.loads(provider(submission_env, "-o", "json"))["no_usable_nodes"] is None
 
 
 def test_refresh_inventory__no_node_works__alarm_tells_their_states(
-    world: SubmissionEnv, site: WorkerContext, nodes: NodesOfEither
+    submission_env: SubmissionEnv, site: WorkerContext, nodes: NodesOfEither
 ) -> None:
     wait_until(
         lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
     )
-    update(world, "node[1-2]", "State=DRAIN", "Reason=test")
+    update(submission_env, "node[1-2]", "State=DRAIN", "Reason=test")
     try:
         check_slurm(site, cancel_old_benchmarks)
         refresh_inventory(site)
-        six_minutes_pass(world)
+        six_minutes_pass(submission_env)
         refresh_inventory(site)
         assert (
             calls_for_nodes(site)["error"]
@@ -355,7 +361,7 @@ def test_refresh_inventory__no_node_works__alarm_tells_their_states(
         refresh_inventory(site)
         assert calls_for_nodes(site) is None, "the time restarts"
     finally:
-        update(world, "node[1-2]", "State=RESUME")
+        update(submission_env, "node[1-2]", "State=RESUME")
     wait_until(
         lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)),
         "the nodes to count again",
@@ -368,9 +374,9 @@ def test_refresh_inventory__no_node_works__alarm_tells_their_states(
 
 
 def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    benchmarks = BenchmarkStore(world.engine, "here")
+    benchmarks = BenchmarkStore(submission_env.engine, "here")
     benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert run is not None
@@ -380,23 +386,23 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     (under_way,) = benchmarks.measurements(run)
     benchmarks.start_submission(under_way, FORMER)
     old = [
-        sbatch(world, job_name(OURS, 1, token, "hpl"))
+        sbatch(submission_env, job_name(OURS, 1, token, "hpl"))
         for token in ("0" * 16, "abcdef0123456789")
     ]
-    old.append(sbatch(world, job_name(OURS, 1, "1" * 16, "hpl"), user=FORMER))
-    held = sbatch(world, job_name(OURS, 2, "0" * 16, "osu"), "--hold")
+    old.append(sbatch(submission_env, job_name(OURS, 1, "1" * 16, "hpl"), user=FORMER))
+    held = sbatch(submission_env, job_name(OURS, 2, "0" * 16, "osu"), "--hold")
     others = [
-        sbatch(world, under_way.job_name),
+        sbatch(submission_env, under_way.job_name),
         sbatch(
-            world,
+            submission_env,
             job_name(name_beginning("0x" + "3" * 40, "here-too"), 1, "0" * 16, "hpl"),
         ),
-        sbatch(world, "benchmark"),
-        sbatch(world, job_name(OURS, 1, "0" * 16, "hpl"), user=CUSTOMER),
+        sbatch(submission_env, "benchmark"),
+        sbatch(submission_env, job_name(OURS, 1, "0" * 16, "hpl"), user=CUSTOMER),
     ]
     running = {*old, *others}
     wait_until(
-        lambda: {state(world, one) for one in running} == {"RUNNING"},
+        lambda: {state(submission_env, one) for one in running} == {"RUNNING"},
         "the jobs to run",
         PATIENCE_S,
         0.2,
@@ -405,31 +411,31 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     site.ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
     check_slurm(site, cancel_old_benchmarks)
     # the ledger does not know the provider yet
-    assert {state(world, one) for one in running} == {"RUNNING"}
+    assert {state(submission_env, one) for one in running} == {"RUNNING"}
     site.ledger.facts.set(PROVIDER, "0x" + "3" * 40)
     reset_failure_count(site.ledger)
     site.ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
     check_slurm(site, cancel_old_benchmarks)
     gone = {*old, held}
     wait_until(
-        lambda: {state(world, one) for one in gone} == {"CANCELLED"},
+        lambda: {state(submission_env, one) for one in gone} == {"CANCELLED"},
         "the old ones to end",
         PATIENCE_S,
         0.2,
     )
-    assert {state(world, one) for one in others} == {"RUNNING"}
-    late = sbatch(world, job_name(OURS, 3, "0" * 16, "hpl"))
+    assert {state(submission_env, one) for one in others} == {"RUNNING"}
+    late = sbatch(submission_env, job_name(OURS, 3, "0" * 16, "hpl"))
     site.ledger.periodic_runs.remove("slurm")
     check_slurm(site, cancel_old_benchmarks)  # no worker has started since
-    assert state(world, late) in LIVE
-    world.slurm.run("scancel", *(str(one) for one in (*others, late)))
+    assert state(submission_env, late) in LIVE
+    submission_env.slurm.run("scancel", *(str(one) for one in (*others, late)))
 
 
 def sbatch(
-    world: SubmissionEnv, name: str, *options: str, user: str | None = None
+    submission_env: SubmissionEnv, name: str, *options: str, user: str | None = None
 ) -> int:
     """A job of root's, or of another user."""
-    uid = None if user is None else world.slurm.users.add(user)
+    uid = None if user is None else submission_env.slurm.users.add(user)
     done = subprocess.run(
         [
             "sbatch",
@@ -439,7 +445,7 @@ def sbatch(
             "--mem-per-cpu=10",
             *options,
         ],
-        env={"PATH": "/usr/bin:/bin", **world.slurm.env()},
+        env={"PATH": "/usr/bin:/bin", **submission_env.slurm.env()},
         user=uid,
         group=uid,
         extra_groups=None if uid is None else [],

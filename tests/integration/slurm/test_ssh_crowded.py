@@ -4,7 +4,7 @@ door by MaxStartups and on the line by MaxSessions, ends with one SLURM job each
 
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -31,18 +31,12 @@ SETTLES_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def crowded(world: SubmissionEnv) -> Sshd:
+def crowded(submission_env: SubmissionEnv) -> Sshd:
     options = [f"MaxStartups {SOME}:50:{ALL}", "MaxSessions 2", "LoginGraceTime 0"]
     return Sshd.start(
-        world.processes,
-        world.slurm.env(),
-        authorized_keys_command(world.key),
+        submission_env.processes,
+        submission_env.slurm.env(),
+        authorized_keys_command(submission_env.key),
         name="crowded",
         options=options,
     )
@@ -65,13 +59,13 @@ def at_the_door(sshd: Sshd, door: ExitStack, number: int) -> list[socket.socket]
     return waiting
 
 
-def new_jobs(world: SubmissionEnv, site: WorkerContext) -> list[JobId]:
+def new_jobs(submission_env: SubmissionEnv, site: WorkerContext) -> list[JobId]:
     """Ready to be submitted: some of each customer."""
     customers = [
         Address("0x" + f"{number:x}" * 40) for number in range(3, 3 + CUSTOMERS)
     ]
     for customer in customers:
-        world.slurm.users.add(customer)
+        submission_env.slurm.users.add(customer)
     claims = [
         replace(claim(number), customer=customers[number % CUSTOMERS])
         for number in range(CUSTOMERS * JOBS_EACH)
@@ -87,7 +81,9 @@ def states(site: WorkerContext, jobs: Sequence[JobId]) -> Counter[State]:
     return Counter(job.state for job in site.ledger.jobs(jobs).values())
 
 
-def try_all(world: SubmissionEnv, site: WorkerContext, jobs: Sequence[JobId]) -> None:
+def try_all(
+    submission_env: SubmissionEnv, site: WorkerContext, jobs: Sequence[JobId]
+) -> None:
     """As many workers at once do what is due."""
     left = [
         job
@@ -95,27 +91,27 @@ def try_all(world: SubmissionEnv, site: WorkerContext, jobs: Sequence[JobId]) ->
         if known.state is not State.QUEUED
     ]
     with ThreadPoolExecutor(WORKERS) as workers:
-        list(workers.map(lambda job: world.carry_out(site, job), left))
+        list(workers.map(lambda job: submission_env.carry_out(site, job), left))
 
 
-def refusals(world: SubmissionEnv) -> list[str]:
+def refusals(submission_env: SubmissionEnv) -> list[str]:
     query = text("SELECT last_error FROM effects WHERE last_error IS NOT NULL")
-    with world.engine.connect() as connection:
+    with submission_env.engine.connect() as connection:
         return list(connection.scalars(query))
 
 
 def test_burst__login_node_lets_few_in__queues_each_job_once_and_parks_none(
-    world: SubmissionEnv, crowded: Sshd
+    submission_env: SubmissionEnv, crowded: Sshd
 ) -> None:
-    site = world.site(world.cluster(sshd=crowded))
-    jobs = new_jobs(world, site)
+    site = submission_env.site(submission_env.cluster(sshd=crowded))
+    jobs = new_jobs(submission_env, site)
     with ExitStack() as door:
         strangers = at_the_door(crowded, door, ALL)
 
         def all_refused() -> bool:
-            try_all(world, site, jobs)
+            try_all(submission_env, site, jobs)
             return len(
-                [why for why in refusals(world) if "cannot log in" in why]
+                [why for why in refusals(submission_env) if "cannot log in" in why]
             ) == len(jobs)
 
         wait_until(all_refused, "all jobs to be refused", SETTLES_S, 0.2)
@@ -125,16 +121,18 @@ def test_burst__login_node_lets_few_in__queues_each_job_once_and_parks_none(
             stranger.close()
 
         def all_queued() -> bool:
-            try_all(world, site, jobs)
+            try_all(submission_env, site, jobs)
             return states(site, jobs) == {State.QUEUED: len(jobs)}
 
         wait_until(all_queued, "all jobs to be queued", SETTLES_S, 0.2)
-    names = world.slurm.run(
+    names = submission_env.slurm.run(
         "squeue", "--noheader", "--states=all", "--format=%j"
     ).stdout.split()
     assert Counter(names) == dict.fromkeys(jobs, 1)
-    assert {tuple(world.journal(job)).count("Submitted") for job in jobs} == {1}
-    with world.engine.connect() as connection:
+    assert {tuple(submission_env.journal(job)).count("Submitted") for job in jobs} == {
+        1
+    }
+    with submission_env.engine.connect() as connection:
         assert (
             connection.scalar(
                 text("SELECT count(*) FROM effects WHERE parked_at IS NOT NULL")

@@ -35,39 +35,42 @@ GATED = "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\nexit 5\n"
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(accounting=True, rest=True) as world:
-        yield world
+def submission_env() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(accounting=True, rest=True) as submission_env:
+        yield submission_env
 
 
 @pytest.fixture
-def site(world: SubmissionEnv, transport: str) -> Iterator[WorkerContext]:
+def site(submission_env: SubmissionEnv, transport: str) -> Iterator[WorkerContext]:
     """A worker of a site that asks slurmctld alone."""
-    yield from worker(world, world.cluster_over(transport))
-    world.slurm.run("scancel", f"--user={CUSTOMER}")
+    yield from worker(submission_env, submission_env.cluster_over(transport))
+    submission_env.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 @pytest.fixture
-def accounting(world: SubmissionEnv) -> Iterator[WorkerContext]:
+def accounting(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     """A worker of a site that asks accounting too."""
     yield from worker(
-        world, world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct"))
+        submission_env,
+        submission_env.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")),
     )
-    world.slurm.run("scancel", f"--user={CUSTOMER}")
+    submission_env.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 def worker(
-    world: SubmissionEnv, cluster: Cluster | RestCluster
+    submission_env: SubmissionEnv, cluster: Cluster | RestCluster
 ) -> Iterator[WorkerContext]:
-    site = world.site(cluster)
+    site = submission_env.site(cluster)
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
-def submitted(world: SubmissionEnv, site: WorkerContext, script: str = LONG) -> JobId:
-    job = world.new_job(site, script)
-    assert world.carry_out(site, job).state is State.QUEUED
+def submitted(
+    submission_env: SubmissionEnv, site: WorkerContext, script: str = LONG
+) -> JobId:
+    job = submission_env.new_job(site, script)
+    assert submission_env.carry_out(site, job).state is State.QUEUED
     return job
 
 
@@ -104,39 +107,41 @@ def seen_as(site: WorkerContext, job: JobId) -> tuple[str, int] | None:
     return None if seen is None else (seen.state, seen.exit_status)
 
 
-def save(world: SubmissionEnv) -> None:
+def save(submission_env: SubmissionEnv) -> None:
     """slurmctld saves its state, and starts again with it; a copy is kept."""
-    state = world.slurm.layout.folder / "state"
-    world.processes.stop(world.processes.find("slurmctld"))
+    state = submission_env.slurm.layout.folder / "state"
+    submission_env.processes.stop(submission_env.processes.find("slurmctld"))
     shutil.rmtree(state.with_name("saved"), ignore_errors=True)
     shutil.copytree(state, state.with_name("saved"))
-    world.slurm.start_controller()
+    submission_env.slurm.start_controller()
 
 
-def forget(world: SubmissionEnv) -> None:
+def forget(submission_env: SubmissionEnv) -> None:
     """slurmctld dies, and starts again with what it had saved."""
-    state = world.slurm.layout.folder / "state"
-    world.processes.kill(world.processes.find("slurmctld"))
+    state = submission_env.slurm.layout.folder / "state"
+    submission_env.processes.kill(submission_env.processes.find("slurmctld"))
     shutil.rmtree(state)
     state.with_name("saved").rename(state)
-    world.slurm.start_controller()
+    submission_env.slurm.start_controller()
 
 
 @contextmanager
-def no_job_begins(world: SubmissionEnv) -> Iterator[None]:
+def no_job_begins(submission_env: SubmissionEnv) -> Iterator[None]:
     """A job that slurmctld forgets may have begun or not when it is killed. A node that
     still has it refuses another job with its id.
     """
-    world.slurm.run("scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test")
+    submission_env.slurm.run(
+        "scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test"
+    )
     try:
         yield
     finally:
-        world.slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
+        submission_env.slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
 
 
-def ended(world: SubmissionEnv, number: SlurmId) -> None:
+def ended(submission_env: SubmissionEnv, number: SlurmId) -> None:
     wait_until(
-        lambda: world.field(number, "State") in ("FAILED", "CANCELLED"),
+        lambda: submission_env.field(number, "State") in ("FAILED", "CANCELLED"),
         f"{number} to end",
         60.0,
         0.1,
@@ -144,62 +149,70 @@ def ended(world: SubmissionEnv, number: SlurmId) -> None:
 
 
 def test_forgotten__id_is_anothers_before_the_ledger_knows__is_not_the_other_job(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    with no_job_begins(world):
-        save(world)
-        later, lost = world.new_job(site, SHORT), submitted(world, site)
-        forget(world)
+    with no_job_begins(submission_env):
+        save(submission_env)
+        later, lost = (
+            submission_env.new_job(site, SHORT),
+            submitted(submission_env, site),
+        )
+        forget(submission_env)
         number = handed_over(site, later)
         assert number == id_of(site, lost)
         assert seen_as(site, lost) is None
-    ended(world, number)
+    ended(submission_env, number)
     assert seen_as(site, lost) is None
     site.ledger.record(JobChange(later, Submitted(number)))
     assert (seen_as(site, lost), seen_as(site, later)) == (None, ("FAILED", 7 * 256))
 
 
 def test_submission_unclear__got_the_id_of_a_forgotten_job__is_found_and_runs_once(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    save(world)
-    later, lost = world.new_job(site), submitted(world, site)
-    forget(world)
+    save(submission_env)
+    later, lost = submission_env.new_job(site), submitted(submission_env, site)
+    forget(submission_env)
     number = handed_over(site, later)
     assert number == id_of(site, lost)
-    assert world.until_queued(site, later).slurm_id == number
-    assert world.in_slurm(later) == [number]
+    assert submission_env.until_queued(site, later).slurm_id == number
+    assert submission_env.in_slurm(later) == [number]
 
 
 @only_ssh(OnlySsh.SCRIPTS)
 def test_renamed__before_the_first_look__is_identified_by_its_script(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    gate = world.slurm.users.home(CUSTOMER) / "go"
+    gate = submission_env.slurm.users.home(CUSTOMER) / "go"
     gate.unlink(missing_ok=True)
-    job = submitted(world, site, GATED)
+    job = submitted(submission_env, site, GATED)
     number = id_of(site, job)
     wait_until(
-        lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1
+        lambda: submission_env.field(number, "State") == "RUNNING",
+        "the job to run",
+        60.0,
+        0.1,
     )
-    world.set(number, JobName="other", Comment="none")
+    submission_env.set(number, JobName="other", Comment="none")
     assert seen_as(site, job) == ("RUNNING", 0)
     gate.touch()
-    ended(world, number)
+    ended(submission_env, number)
     assert seen_as(site, job) == ("FAILED", 5 * 256)
 
 
 @only_ssh(OnlySsh.SCRIPTS)
 @pytest.mark.parametrize("how", ["exit 1", "kill -9 $PPID"])
 def test_renamed__scripts_cannot_be_read__this_job_alone_is_unclear(
-    world: SubmissionEnv, site: WorkerContext, how: str
+    submission_env: SubmissionEnv, site: WorkerContext, how: str
 ) -> None:
-    plain, renamed = submitted(world, site), submitted(world, site)
-    world.set(id_of(site, renamed), JobName="other")
-    fatal = world.processes.folder / "scontrol"
+    plain, renamed = submitted(submission_env, site), submitted(submission_env, site)
+    submission_env.set(id_of(site, renamed), JobName="other")
+    fatal = submission_env.processes.folder / "scontrol"
     fatal.write_text(f"#!/bin/sh\n{how}\n")
     fatal.chmod(0o755)
-    broken = world.site(world.cluster(paths=replace(PATHS, scontrol=str(fatal))))
+    broken = submission_env.site(
+        submission_env.cluster(paths=replace(PATHS, scontrol=str(fatal)))
+    )
     try:
         matches = look_at(broken, site.ledger.jobs([plain, renamed]).values())
     finally:
@@ -211,15 +224,15 @@ def test_renamed__scripts_cannot_be_read__this_job_alone_is_unclear(
 
 @only_ssh(OnlySsh.SCRIPTS)
 def test_forgotten__another_has_its_id_and_name__is_known_by_its_script(
-    world: SubmissionEnv, site: WorkerContext
+    submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
-    with no_job_begins(world):
-        save(world)
-        later, lost = world.new_job(site), submitted(world, site)
-        forget(world)
+    with no_job_begins(submission_env):
+        save(submission_env)
+        later, lost = submission_env.new_job(site), submitted(submission_env, site)
+        forget(submission_env)
         number = handed_over(site, later)
         site.ledger.record(JobChange(later, Submitted(number)))
-        world.set(number, JobName=lost)
+        submission_env.set(number, JobName=lost)
     assert number == id_of(site, lost)
     assert seen_as(site, lost) is None
     found = seen_as(site, later)
@@ -228,19 +241,25 @@ def test_forgotten__another_has_its_id_and_name__is_known_by_its_script(
 
 
 def test_forgotten__renamed_and_id_reused__accounting_has_it_and_the_other_is_kept(
-    world: SubmissionEnv, accounting: WorkerContext
+    submission_env: SubmissionEnv, accounting: WorkerContext
 ) -> None:
-    gate = world.slurm.users.home(CUSTOMER) / "go"
+    gate = submission_env.slurm.users.home(CUSTOMER) / "go"
     gate.unlink(missing_ok=True)
-    save(world)
-    later, lost = world.new_job(accounting), submitted(world, accounting, GATED)
+    save(submission_env)
+    later, lost = (
+        submission_env.new_job(accounting),
+        submitted(submission_env, accounting, GATED),
+    )
     number = id_of(accounting, lost)
     wait_until(
-        lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1
+        lambda: submission_env.field(number, "State") == "RUNNING",
+        "the job to run",
+        60.0,
+        0.1,
     )
-    world.set(number, JobName="other")
+    submission_env.set(number, JobName="other")
     gate.touch()
-    ended(world, number)
+    ended(submission_env, number)
     # slurmctld may tell accounting of a short job's end before it tells who submitted
     # it, and is killed below.
     shown = (
@@ -253,37 +272,45 @@ def test_forgotten__renamed_and_id_reused__accounting_has_it_and_the_other_is_ke
     )
     whole = f"{CUSTOMER}|FAILED|5:0"
     wait_until(
-        lambda: world.slurm.run(*shown).stdout.strip() == whole,
+        lambda: submission_env.slurm.run(*shown).stdout.strip() == whole,
         "the whole record in accounting",
         60.0,
         0.2,
     )
-    forget(world)
+    forget(submission_env)
     assert handed_over(accounting, later) == number
     assert seen_as(accounting, lost) == ("FAILED", 5 * 256)
-    limit, job = world.field(number, "TimeLimit"), accounting.ledger.jobs([lost])[lost]
+    limit, job = (
+        submission_env.field(number, "TimeLimit"),
+        accounting.ledger.jobs([lost])[lost],
+    )
     extend_time_limit(accounting, replace(job, time_limit_min=job.time_limit_min + 9))
     cancel(accounting, job)
-    assert world.field(number, "TimeLimit") == limit
-    assert world.field(number, "State") in LIVE
+    assert submission_env.field(number, "TimeLimit") == limit
+    assert submission_env.field(number, "State") in LIVE
 
 
 def test_requeued__ends_late_on_its_node__accounting_has_both_runs(
-    world: SubmissionEnv, accounting: WorkerContext
+    submission_env: SubmissionEnv, accounting: WorkerContext
 ) -> None:
-    job = submitted(world, accounting, "#!/bin/bash\ntrap '' TERM\nsleep 600 & wait\n")
+    job = submitted(
+        submission_env, accounting, "#!/bin/bash\ntrap '' TERM\nsleep 600 & wait\n"
+    )
     number = id_of(accounting, job)
     wait_until(
-        lambda: world.field(number, "TimeUsed") >= "0:02", "the job to run", 60.0, 0.1
+        lambda: submission_env.field(number, "TimeUsed") >= "0:02",
+        "the job to run",
+        60.0,
+        0.1,
     )
-    world.set(number, Requeue="1")
+    submission_env.set(number, Requeue="1")
     start_s = int(
-        world.slurm.run(
+        submission_env.slurm.run(
             *("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader"),
             *(f"--jobs={number}", "--Format=StartTime:0"),
         ).stdout
     )
-    world.scontrol("requeue", number)
+    submission_env.scontrol("requeue", number)
     requeued_s = time.time()
 
     def last_run() -> JobRecord | None:
@@ -304,28 +331,37 @@ def test_requeued__ends_late_on_its_node__accounting_has_both_runs(
 
 
 def test_poll_jobs__hooks_told_an_end_of_each_run__accounting_is_asked_all_the_same(
-    world: SubmissionEnv, accounting: WorkerContext
+    submission_env: SubmissionEnv, accounting: WorkerContext
 ) -> None:
-    job = submitted(world, accounting)
+    job = submitted(submission_env, accounting)
     number = id_of(accounting, job)
     wait_until(
-        lambda: world.field(number, "TimeUsed") >= "0:03", "the job to run", 60.0, 0.1
+        lambda: submission_env.field(number, "TimeUsed") >= "0:03",
+        "the job to run",
+        60.0,
+        0.1,
     )
-    world.set(number, Requeue="1")
-    world.scontrol("requeue", number)
+    submission_env.set(number, Requeue="1")
+    submission_env.scontrol("requeue", number)
     called = """
         INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof)
         VALUES ('here', :job, :number, 6, 1, 0, 'a test', 'proven')
         """
-    with world.engine.begin() as connection:
+    with submission_env.engine.begin() as connection:
         connection.execute(text(called), {"job": job, "number": number})
     wait_until(
-        lambda: world.field(number, "State") == "PENDING", "the second run", 60.0, 0.1
+        lambda: submission_env.field(number, "State") == "PENDING",
+        "the second run",
+        60.0,
+        0.1,
     )
-    assert world.look(accounting, job).earlier_s == 1
-    world.slurm.run("scancel", str(number))
+    assert submission_env.look(accounting, job).earlier_s == 1
+    submission_env.slurm.run("scancel", str(number))
     wait_until(
-        lambda: world.look(accounting, job).state is State.ENDED, "its end", 60.0, 0.5
+        lambda: submission_env.look(accounting, job).state is State.ENDED,
+        "its end",
+        60.0,
+        0.5,
     )
     ended = accounting.ledger.jobs([job])[job]
     assert ended.outcome is not None
@@ -333,9 +369,9 @@ def test_poll_jobs__hooks_told_an_end_of_each_run__accounting_is_asked_all_the_s
 
 
 def test_sacct_submissions_of__customer_without_account__the_others_are_answered(
-    world: SubmissionEnv, accounting: WorkerContext
+    submission_env: SubmissionEnv, accounting: WorkerContext
 ) -> None:
-    known, other = world.new_job(accounting), JobId("0x" + "e" * 64)
+    known, other = submission_env.new_job(accounting), JobId("0x" + "e" * 64)
     users = {known: CUSTOMER, other: Address("0x" + "1" * 40)}
     answers = accounting.slurm.cluster.search.sacct_submissions_of(
         users, dict.fromkeys(users, 60.0)
