@@ -176,12 +176,13 @@ class ReorgScenario:
         )
 
 
-def playing(
+def new_scenario(
     migrated_ledger: tuple[Engine, dict[str, str]],
     chain: Chain,
     confirmations: int,
     **more: str,
 ) -> Iterator[ReorgScenario]:
+    """A new provider and a new customer, with an empty ledger."""
     engine, _ = migrated_ledger
     emptied(engine)
     with engine.begin() as connection:
@@ -226,41 +227,45 @@ def working(
 
 
 @pytest.fixture
-def play(
+def scenario(
     migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain
 ) -> Iterator[ReorgScenario]:
-    yield from playing(migrated_ledger, chain, CONFIRMATIONS)
+    yield from new_scenario(migrated_ledger, chain, CONFIRMATIONS)
 
 
 @pytest.fixture
-def shallow(
+def one_confirmation(
     migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain
 ) -> Iterator[ReorgScenario]:
-    yield from playing(migrated_ledger, chain, 1)
+    """A scenario whose chain counts a block as final after one more."""
+    yield from new_scenario(migrated_ledger, chain, 1)
 
 
 @pytest.fixture
-def sharing(
-    migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain, play: ReorgScenario
+def two_clusters(
+    migrated_ledger: tuple[Engine, dict[str, str]],
+    chain: Chain,
+    scenario: ReorgScenario,
 ) -> Iterator[tuple[ReorgScenario, ReorgScenario]]:
     """Two clusters of one ledger with one wallet."""
-    accounts = play.provider, play.customer
+    accounts = scenario.provider, scenario.customer
     for other in working(
         migrated_ledger, chain, accounts, CONFIRMATIONS, CLUSTER_NAME="there"
     ):
-        for each in (play, other):
+        for each in (scenario, other):
             wallet = chain.chain_id, each.worker.context.chain.contract.provider
             each.ledger.wallets.hold(*wallet, shared=True)
-        yield play, other
+        yield scenario, other
 
 
 @pytest.fixture
-def few(
+def some_confirmations(
     request: pytest.FixtureRequest,
     migrated_ledger: tuple[Engine, dict[str, str]],
     chain: Chain,
 ) -> Iterator[ReorgScenario]:
-    yield from playing(migrated_ledger, chain, request.param)
+    """A scenario with as many confirmations as the test asks for."""
+    yield from new_scenario(migrated_ledger, chain, request.param)
 
 
 @pytest.fixture
@@ -270,39 +275,39 @@ def traces() -> Iterator[TraceReceiver]:
 
 
 @pytest.fixture
-def traced(
+def traced_scenario(
     migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain, traces: TraceReceiver
 ) -> Iterator[ReorgScenario]:
-    yield from playing(
+    yield from new_scenario(
         migrated_ledger, chain, CONFIRMATIONS, OTEL_EXPORTER_OTLP_ENDPOINT=traces.url
     )
 
 
 def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
-    traced: ReorgScenario, traces: TraceReceiver
+    traced_scenario: ReorgScenario, traces: TraceReceiver
 ) -> None:
-    job_id = traced.claimed(*STARTED)
-    traced.report()
-    above = traced.chain.block_number()
-    traced.ends_right(job_id)
+    job_id = traced_scenario.claimed(*STARTED)
+    traced_scenario.report()
+    above = traced_scenario.chain.block_number()
+    traced_scenario.ends_right(job_id)
     wait_until(
         lambda: ROOT in [span.name for span in traces.of(job_id)],
         "the root",
         20.0,
         0.05,
     )
-    traced.lose(above)
-    scan(traced.worker.context)
-    assert traced.job(job_id).state is State.ENDED
-    traced.follow()
-    assert traced.job(job_id).state is State.SETTLED
+    traced_scenario.lose(above)
+    scan(traced_scenario.worker.context)
+    assert traced_scenario.job(job_id).state is State.ENDED
+    traced_scenario.follow()
+    assert traced_scenario.job(job_id).state is State.SETTLED
     wait_until(
         lambda: AGAIN in [span.name for span in traces.of(job_id)],
         "the later end",
         20.0,
         0.05,
     )
-    traced.worker.context.tracer.close()
+    traced_scenario.worker.context.tracer.close()
     spans = traces.of(job_id)
     (root,), (again,) = (
         [span for span in spans if span.name == name] for name in (ROOT, AGAIN)
@@ -317,333 +322,348 @@ def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
 
 
 def test_claim_lost__of_a_running_job__slurm_goes_on_and_the_claim_is_sent_again(
-    play: ReorgScenario,
+    scenario: ReorgScenario,
 ) -> None:
-    (job_id,) = play.request()
-    play.assign(job_id)
-    above = play.chain.block_number()
-    play.claim()
-    play.happens(job_id, *STARTED)
-    play.report()
-    scan(play.worker.context)
-    play.lose(above)
-    scan(play.worker.context)
-    assert play.chain.job(job_id).status is ChainStatus.META_SCHEDULED
-    assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (
+    (job_id,) = scenario.request()
+    scenario.assign(job_id)
+    above = scenario.chain.block_number()
+    scenario.claim()
+    scenario.happens(job_id, *STARTED)
+    scenario.report()
+    scan(scenario.worker.context)
+    scenario.lose(above)
+    scan(scenario.worker.context)
+    assert scenario.chain.job(job_id).status is ChainStatus.META_SCHEDULED
+    assert (
+        scenario.job(job_id).state,
+        scenario.job(job_id).claim_reverted_by_reorg,
+    ) == (
         State.RUNNING,
         True,
     )
-    assert "report" not in play.open_kinds(job_id)
-    play.follow()
-    assert not play.job(job_id).claim_reverted_by_reorg
-    assert play.chain.job(job_id).status is ChainStatus.RUNNING
-    play.ends_right(job_id)
+    assert "report" not in scenario.open_kinds(job_id)
+    scenario.follow()
+    assert not scenario.job(job_id).claim_reverted_by_reorg
+    assert scenario.chain.job(job_id).status is ChainStatus.RUNNING
+    scenario.ends_right(job_id)
 
 
-def test_report_lost__of_the_start__is_sent_again(play: ReorgScenario) -> None:
-    job_id = play.claimed(*STARTED)
-    above = play.chain.block_number()
-    play.report()
-    scan(play.worker.context)
-    assert play.job(job_id).chain_status is ChainStatus.RUNNING
-    play.lose(above)
-    scan(play.worker.context)
-    assert play.job(job_id).chain_status is ChainStatus.SCHEDULED
-    play.follow()
-    assert play.chain.job(job_id).status is ChainStatus.RUNNING
-    play.ends_right(job_id)
+def test_report_lost__of_the_start__is_sent_again(scenario: ReorgScenario) -> None:
+    job_id = scenario.claimed(*STARTED)
+    above = scenario.chain.block_number()
+    scenario.report()
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).chain_status is ChainStatus.RUNNING
+    scenario.lose(above)
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).chain_status is ChainStatus.SCHEDULED
+    scenario.follow()
+    assert scenario.chain.job(job_id).status is ChainStatus.RUNNING
+    scenario.ends_right(job_id)
 
 
 def test_end_lost__job_was_settled__is_settled_again_only_when_mined_again(
-    play: ReorgScenario,
+    scenario: ReorgScenario,
 ) -> None:
-    job_id = play.claimed(*STARTED)
-    above = play.chain.block_number()
-    play.ends_right(job_id)
-    play.lose(above)
-    scan(play.worker.context)
-    assert play.job(job_id).state is State.ENDED
-    play.follow()
-    assert play.job(job_id).state is State.SETTLED
-    assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
-    assert play.journal(job_id).count("Submitted") == 1
+    job_id = scenario.claimed(*STARTED)
+    above = scenario.chain.block_number()
+    scenario.ends_right(job_id)
+    scenario.lose(above)
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).state is State.ENDED
+    scenario.follow()
+    assert scenario.job(job_id).state is State.SETTLED
+    assert scenario.on_chain(job_id) == (ChainStatus.FINISHED, 2)
+    assert scenario.journal(job_id).count("Submitted") == 1
 
 
 def test_receipt__its_block_is_lost_before_the_scan_reads_it__is_taken_back(
-    play: ReorgScenario,
+    scenario: ReorgScenario,
 ) -> None:
-    job_id = play.claimed(*STARTED)
-    scan(play.worker.context)
-    above = play.chain.block_number()
-    play.report()  # its receipt is read, its block is not
-    play.lose(above)
-    scan(play.worker.context)
-    assert play.job(job_id).chain_status is ChainStatus.SCHEDULED
-    play.follow()
-    play.ends_right(job_id)
+    job_id = scenario.claimed(*STARTED)
+    scan(scenario.worker.context)
+    above = scenario.chain.block_number()
+    scenario.report()  # its receipt is read, its block is not
+    scenario.lose(above)
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).chain_status is ChainStatus.SCHEDULED
+    scenario.follow()
+    scenario.ends_right(job_id)
 
 
 def test_claim_lost__shared_wallet_and_above_the_scan__what_the_scan_reads_counts(
-    sharing: tuple[ReorgScenario, ReorgScenario],
+    two_clusters: tuple[ReorgScenario, ReorgScenario],
 ) -> None:
-    play, _ = sharing
-    (job_id,) = play.request()
-    scan(play.worker.context)
-    cursor = play.ledger.cursors.of(CONTRACT_STREAM)
+    scenario, _ = two_clusters
+    (job_id,) = scenario.request()
+    scan(scenario.worker.context)
+    cursor = scenario.ledger.cursors.of(CONTRACT_STREAM)
     assert cursor is not None
-    play.chain.mine(3)
-    play.assign(job_id)
-    play.claim()  # its receipt is read, its block is not
-    play.happens(job_id, *STARTED)
-    play.lose(cursor[0])
-    scan(play.worker.context)
-    (event,) = play.rows(
+    scenario.chain.mine(3)
+    scenario.assign(job_id)
+    scenario.claim()  # its receipt is read, its block is not
+    scenario.happens(job_id, *STARTED)
+    scenario.lose(cursor[0])
+    scan(scenario.worker.context)
+    (event,) = scenario.rows(
         "SELECT details FROM events WHERE job_id = :id AND name = 'Reorganised'",
         id=job_id,
     )
     assert not event.details["ours"]
     assert event.details["fork"] > cursor[0]
     assert event.details["seen"] <= cursor[0]
-    play.assign(job_id)
-    play.follow()
-    play.ends_right(job_id)
+    scenario.assign(job_id)
+    scenario.follow()
+    scenario.ends_right(job_id)
 
 
 @pytest.mark.parametrize(
-    ("few", "between"), [(1, 20), (3, 20), (3, 200)], indirect=["few"]
+    ("some_confirmations", "between"),
+    [(1, 20), (3, 20), (3, 200)],
+    indirect=["some_confirmations"],
 )
 def test_end_lost__long_before_the_next_scan__is_reported_again(
-    few: ReorgScenario, between: int
+    some_confirmations: ReorgScenario, between: int
 ) -> None:
     """As many blocks as that are mined between two scans where blocks are quick, or no
     worker scans for a while.
     """
-    play = few
-    job_id = play.claimed(*STARTED)
-    play.report()
-    scan(play.worker.context)
-    play.chain.mine(2)
-    above = play.chain.block_number()
-    play.happens(job_id, ENDED)
-    play.report()  # its receipt is read
-    assert play.job(job_id).state is State.SETTLED
-    play.lose(above)
-    play.chain.mine(between)
-    scan(play.worker.context)
+    scenario = some_confirmations
+    job_id = scenario.claimed(*STARTED)
+    scenario.report()
+    scan(scenario.worker.context)
+    scenario.chain.mine(2)
+    above = scenario.chain.block_number()
+    scenario.happens(job_id, ENDED)
+    scenario.report()  # its receipt is read
+    assert scenario.job(job_id).state is State.SETTLED
+    scenario.lose(above)
+    scenario.chain.mine(between)
+    scan(scenario.worker.context)
     # it is not as deep as blocks were mined since
-    assert play.ledger.alarms.all() == []
-    assert play.job(job_id).state is State.ENDED
-    play.follow()
-    assert play.job(job_id).state is State.SETTLED
-    assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
-    assert play.journal(job_id).count("Submitted") == 1
+    assert scenario.ledger.alarms.all() == []
+    assert scenario.job(job_id).state is State.ENDED
+    scenario.follow()
+    assert scenario.job(job_id).state is State.SETTLED
+    assert scenario.on_chain(job_id) == (ChainStatus.FINISHED, 2)
+    assert scenario.journal(job_id).count("Submitted") == 1
 
 
 def test_claim_lost__long_before_the_next_scan__is_sent_again(
-    shallow: ReorgScenario,
+    one_confirmation: ReorgScenario,
 ) -> None:
-    play = shallow
-    (job_id,) = play.request()
-    play.assign(job_id)
-    scan(play.worker.context)
-    play.chain.mine(2)
-    above = play.chain.block_number()
-    play.claim()
-    play.happens(job_id, *STARTED)
-    play.lose(above)
-    play.chain.mine(20)
-    scan(play.worker.context)
-    assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (
+    scenario = one_confirmation
+    (job_id,) = scenario.request()
+    scenario.assign(job_id)
+    scan(scenario.worker.context)
+    scenario.chain.mine(2)
+    above = scenario.chain.block_number()
+    scenario.claim()
+    scenario.happens(job_id, *STARTED)
+    scenario.lose(above)
+    scenario.chain.mine(20)
+    scan(scenario.worker.context)
+    assert (
+        scenario.job(job_id).state,
+        scenario.job(job_id).claim_reverted_by_reorg,
+    ) == (
         State.RUNNING,
         True,
     )
-    play.follow()
-    assert not play.job(job_id).claim_reverted_by_reorg
-    play.report()
-    play.ends_right(job_id)
+    scenario.follow()
+    assert not scenario.job(job_id).claim_reverted_by_reorg
+    scenario.report()
+    scenario.ends_right(job_id)
 
 
 def test_receipt__committed_after_the_scan_passed_its_block__is_compared(
-    shallow: ReorgScenario,
+    one_confirmation: ReorgScenario,
 ) -> None:
-    play = shallow
-    job_id = play.claimed(*STARTED)
-    play.report()
-    play.chain.mine(20)
-    scan(play.worker.context)
+    scenario = one_confirmation
+    job_id = scenario.claimed(*STARTED)
+    scenario.report()
+    scenario.chain.mine(20)
+    scan(scenario.worker.context)
     true = "SELECT state, block_number, block_hash FROM transactions WHERE purpose = 'report RUNNING'"
-    before = play.rows(true)
+    before = scenario.rows(true)
     # as if just read
-    play.execute(
+    scenario.execute(
         "UPDATE transactions SET block_hash = '0xff' WHERE purpose = 'report RUNNING'"
     )
-    scan(play.worker.context)
-    assert play.rows(true)[0].state == "SIGNED"
-    play.follow()
-    assert play.rows(true) == before
-    play.ends_right(job_id)
+    scan(scenario.worker.context)
+    assert scenario.rows(true)[0].state == "SIGNED"
+    scenario.follow()
+    assert scenario.rows(true) == before
+    scenario.ends_right(job_id)
 
 
 def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_block(
-    shallow: ReorgScenario,
+    one_confirmation: ReorgScenario,
 ) -> None:
-    play = shallow
-    job_id = play.claimed(*STARTED)
-    scan(play.worker.context)
-    above = play.chain.block_number()
-    play.report()
-    play.chain.mine(5)
-    play.happens(job_id, ENDED)
-    play.report()
-    before = play.job(job_id)
-    play.lose(above)
-    play.chain.mine(20)
-    scan(play.worker.context)
-    assert play.job(job_id) == before
-    assert [alarm.name for alarm in play.ledger.alarms.all()] == [
+    scenario = one_confirmation
+    job_id = scenario.claimed(*STARTED)
+    scan(scenario.worker.context)
+    above = scenario.chain.block_number()
+    scenario.report()
+    scenario.chain.mine(5)
+    scenario.happens(job_id, ENDED)
+    scenario.report()
+    before = scenario.job(job_id)
+    scenario.lose(above)
+    scenario.chain.mine(20)
+    scan(scenario.worker.context)
+    assert scenario.job(job_id) == before
+    assert [alarm.name for alarm in scenario.ledger.alarms.all()] == [
         AlarmName.REORGANISED_TOO_DEEP
     ]
-    play.ledger.facts.set(REWIND, None)
-    scan(play.worker.context)
-    assert play.ledger.alarms.all() == []
-    assert play.job(job_id).state is State.ENDED
-    play.follow()
-    assert play.job(job_id).state is State.SETTLED
-    assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
+    scenario.ledger.facts.set(REWIND, None)
+    scan(scenario.worker.context)
+    assert scenario.ledger.alarms.all() == []
+    assert scenario.job(job_id).state is State.ENDED
+    scenario.follow()
+    assert scenario.job(job_id).state is State.SETTLED
+    assert scenario.on_chain(job_id) == (ChainStatus.FINISHED, 2)
 
 
 def test_claim_lost__of_a_cancellation__customers_request_stays(
-    play: ReorgScenario,
+    scenario: ReorgScenario,
 ) -> None:
-    job_id = play.claimed(*STARTED)
-    play.chain.customers.cancel_job(play.customer, job_id)
-    above = play.chain.block_number()
-    play.claim()
-    assert "cancel" in play.open_kinds(job_id)
-    scan(play.worker.context)
-    play.lose(above)
-    scan(play.worker.context)
-    assert play.job(job_id).cancel_requested
-    play.follow()
-    assert "cancel" in play.open_kinds(job_id)
-    play.ends_right(job_id)
+    job_id = scenario.claimed(*STARTED)
+    scenario.chain.customers.cancel_job(scenario.customer, job_id)
+    above = scenario.chain.block_number()
+    scenario.claim()
+    assert "cancel" in scenario.open_kinds(job_id)
+    scan(scenario.worker.context)
+    scenario.lose(above)
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).cancel_requested
+    scenario.follow()
+    assert "cancel" in scenario.open_kinds(job_id)
+    scenario.ends_right(job_id)
 
 
-def test_cancellation_lost__with_its_claim__job_goes_on(play: ReorgScenario) -> None:
-    job_id = play.claimed(*STARTED)
-    above = play.chain.block_number()
-    play.chain.customers.cancel_job(play.customer, job_id)
-    play.claim()
-    scan(play.worker.context)
-    play.lose(above)
-    play.follow()
-    assert not play.job(job_id).cancel_requested
-    assert "cancel" not in play.open_kinds(job_id)
-    play.ends_right(job_id)
+def test_cancellation_lost__with_its_claim__job_goes_on(
+    scenario: ReorgScenario,
+) -> None:
+    job_id = scenario.claimed(*STARTED)
+    above = scenario.chain.block_number()
+    scenario.chain.customers.cancel_job(scenario.customer, job_id)
+    scenario.claim()
+    scan(scenario.worker.context)
+    scenario.lose(above)
+    scenario.follow()
+    assert not scenario.job(job_id).cancel_requested
+    assert "cancel" not in scenario.open_kinds(job_id)
+    scenario.ends_right(job_id)
 
 
-def test_claim_lost__of_a_top_up__top_up_counts_once(play: ReorgScenario) -> None:
-    job_id = play.claimed(*STARTED)
-    play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
-    above = play.chain.block_number()
-    play.claim()
-    scan(play.worker.context)
-    assert play.job(job_id).limit_min == 65
-    play.chain.mine()  # it will be mined in another block
-    play.lose(above)
-    scan(play.worker.context)
-    assert (play.job(job_id).limit_min, play.job(job_id).top_ups[0].block) == (65, None)
-    play.follow()
-    play.chain.mine(2 * CONFIRMATIONS)
-    scan(play.worker.context)
-    job = play.job(job_id)
+def test_claim_lost__of_a_top_up__top_up_counts_once(scenario: ReorgScenario) -> None:
+    job_id = scenario.claimed(*STARTED)
+    scenario.chain.customers.top_up_job(scenario.customer, job_id, 5 * MINUTE_WEI)
+    above = scenario.chain.block_number()
+    scenario.claim()
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).limit_min == 65
+    scenario.chain.mine()  # it will be mined in another block
+    scenario.lose(above)
+    scan(scenario.worker.context)
+    assert (scenario.job(job_id).limit_min, scenario.job(job_id).top_ups[0].block) == (
+        65,
+        None,
+    )
+    scenario.follow()
+    scenario.chain.mine(2 * CONFIRMATIONS)
+    scan(scenario.worker.context)
+    job = scenario.job(job_id)
     assert (job.limit_min, len(job.top_ups), job.reorg_deadline_block) == (65, 1, None)
-    play.ends_right(job_id)
+    scenario.ends_right(job_id)
 
 
 def test_top_up_lost__with_its_claim__counts_no_more_after_the_confirmations(
-    play: ReorgScenario,
+    scenario: ReorgScenario,
 ) -> None:
-    job_id = play.claimed(*STARTED)
-    above = play.chain.block_number()
-    play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
-    play.claim()
-    scan(play.worker.context)
-    play.lose(above)
-    play.follow()
-    assert play.job(job_id).limit_min == 65  # a customer's transaction may come back
-    play.chain.mine(2 * CONFIRMATIONS)
-    scan(play.worker.context)
-    assert play.job(job_id).limit_min == 60
-    assert "top_up" in play.open_kinds(job_id)
+    job_id = scenario.claimed(*STARTED)
+    above = scenario.chain.block_number()
+    scenario.chain.customers.top_up_job(scenario.customer, job_id, 5 * MINUTE_WEI)
+    scenario.claim()
+    scan(scenario.worker.context)
+    scenario.lose(above)
+    scenario.follow()
+    assert (
+        scenario.job(job_id).limit_min == 65
+    )  # a customer's transaction may come back
+    scenario.chain.mine(2 * CONFIRMATIONS)
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).limit_min == 60
+    assert "top_up" in scenario.open_kinds(job_id)
 
 
 def test_refusal_lost__of_a_job_that_slurm_rejected__is_sent_again(
-    play: ReorgScenario,
+    scenario: ReorgScenario,
 ) -> None:
     rejected = (ScriptFetched("echo", ""), SubmitStarted(60), SubmitRejected("full"))
-    job_id = play.claimed(*rejected)
-    above = play.chain.block_number()
-    play.report()
-    scan(play.worker.context)
-    assert play.job(job_id).chain_status is ChainStatus.PENDING
-    play.lose(above)
-    play.follow()
-    assert (play.job(job_id).state, play.chain.job(job_id).status) == (
+    job_id = scenario.claimed(*rejected)
+    above = scenario.chain.block_number()
+    scenario.report()
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).chain_status is ChainStatus.PENDING
+    scenario.lose(above)
+    scenario.follow()
+    assert (scenario.job(job_id).state, scenario.chain.job(job_id).status) == (
         State.REFUSED,
         ChainStatus.PENDING,
     )
-    assert "return_job" not in play.open_kinds(job_id)
+    assert "return_job" not in scenario.open_kinds(job_id)
 
 
 def test_claims__mined_in_another_order__each_job_has_its_own_end(
-    play: ReorgScenario,
+    scenario: ReorgScenario,
 ) -> None:
-    first, second = play.request(2)
-    above = play.chain.block_number()
+    first, second = scenario.request(2)
+    above = scenario.chain.block_number()
     for job_id, slurm_id in ((first, 7), (second, 8)):
-        play.assign(job_id)
-        play.claim()
-        play.happens(
+        scenario.assign(job_id)
+        scenario.claim()
+        scenario.happens(
             job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmRunningObserved()
         )
-    play.report()
-    scan(play.worker.context)
-    keys = play.job(first).claim_key, play.job(second).claim_key
-    play.lose(above)
-    play.assign(second)
-    play.assign(first)
-    play.follow()
-    assert (play.job(second).claim_key, play.job(first).claim_key) == keys
-    assert (play.job(first).slurm_id, play.job(second).slurm_id) == (7, 8)
-    play.report()
-    play.follow()
-    play.ends_right(first, 61)
-    play.ends_right(second, 301)
+    scenario.report()
+    scan(scenario.worker.context)
+    keys = scenario.job(first).claim_key, scenario.job(second).claim_key
+    scenario.lose(above)
+    scenario.assign(second)
+    scenario.assign(first)
+    scenario.follow()
+    assert (scenario.job(second).claim_key, scenario.job(first).claim_key) == keys
+    assert (scenario.job(first).slurm_id, scenario.job(second).slurm_id) == (7, 8)
+    scenario.report()
+    scenario.follow()
+    scenario.ends_right(first, 61)
+    scenario.ends_right(second, 301)
 
 
 def test_claims__of_clusters_with_one_wallet_swap_jobs__each_is_one_clusters(
-    sharing: tuple[ReorgScenario, ReorgScenario],
+    two_clusters: tuple[ReorgScenario, ReorgScenario],
 ) -> None:
-    here, there = sharing
+    here, there = two_clusters
     first, second = here.request(2)
     above = here.chain.block_number()
-    for play, job_id, slurm_id in ((here, first, 7), (there, second, 8)):
-        play.assign(job_id)
-        play.claim()
-        play.happens(
+    for scenario, job_id, slurm_id in ((here, first, 7), (there, second, 8)):
+        scenario.assign(job_id)
+        scenario.claim()
+        scenario.happens(
             job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmRunningObserved()
         )
-    for play in sharing:
-        scan(play.worker.context)
+    for scenario in two_clusters:
+        scan(scenario.worker.context)
     here.lose(above)
     here.assign(second)
     here.assign(first)
-    for play in sharing:
-        play.follow()
+    for scenario in two_clusters:
+        scenario.follow()
     here.chain.mine(2 * CONFIRMATIONS)
-    for play in sharing:
-        scan(play.worker.context)
+    for scenario in two_clusters:
+        scan(scenario.worker.context)
     assert {job_id: here.job(job_id).state for job_id in (first, second)} == {
         first: State.REFUSED,
         second: State.CLAIMED,
@@ -656,76 +676,77 @@ def test_claims__of_clusters_with_one_wallet_swap_jobs__each_is_one_clusters(
 
 
 def test_claim_lost__for_good__job_is_cancelled_in_slurm_after_the_confirmations(
-    play: ReorgScenario,
+    scenario: ReorgScenario,
 ) -> None:
-    (job_id,) = play.request()
-    above = play.chain.block_number()
-    play.assign(job_id)
-    play.claim()
-    play.happens(job_id, *STARTED)
-    scan(play.worker.context)
-    play.lose(above)
-    play.follow()
-    assert play.job(job_id).state is State.RUNNING  # it may come back
-    assert "cancel" not in play.open_kinds(job_id)
-    play.chain.mine(2 * CONFIRMATIONS)
-    scan(play.worker.context)
-    job = play.job(job_id)
+    (job_id,) = scenario.request()
+    above = scenario.chain.block_number()
+    scenario.assign(job_id)
+    scenario.claim()
+    scenario.happens(job_id, *STARTED)
+    scan(scenario.worker.context)
+    scenario.lose(above)
+    scenario.follow()
+    assert scenario.job(job_id).state is State.RUNNING  # it may come back
+    assert "cancel" not in scenario.open_kinds(job_id)
+    scenario.chain.mine(2 * CONFIRMATIONS)
+    scan(scenario.worker.context)
+    job = scenario.job(job_id)
     assert (job.state, job.chain_status, job.reorg_deadline_block) == (
         State.REFUSED,
         ChainStatus.PENDING,
         None,
     )
-    assert play.open_kinds(job_id) == {"cancel"}
+    assert scenario.open_kinds(job_id) == {"cancel"}
     assert (
-        play.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
+        scenario.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')")
+        == []
     )
 
 
-def test_scan__node_is_behind__finds_no_reorganisation(play: ReorgScenario) -> None:
-    job_id, behind = play.claimed(*STARTED), 40
-    play.report()
-    scan(play.worker.context)
-    play.chain.mine(behind)
-    scan(play.worker.context)
-    before = play.job(job_id)
-    snapshot = play.rows("SELECT * FROM cursors")
-    with play.chain.behind(behind):
-        scan(play.worker.context)
-        assert play.job(job_id) == before
-        assert play.rows("SELECT * FROM cursors") == snapshot
-        assert play.ledger.alarms.all() == []
-        play.execute("UPDATE facts SET since = now() - interval '4 minutes'")
-        scan(play.worker.context)
-        (alarm,) = play.ledger.alarms.all()
+def test_scan__node_is_behind__finds_no_reorganisation(scenario: ReorgScenario) -> None:
+    job_id, behind = scenario.claimed(*STARTED), 40
+    scenario.report()
+    scan(scenario.worker.context)
+    scenario.chain.mine(behind)
+    scan(scenario.worker.context)
+    before = scenario.job(job_id)
+    snapshot = scenario.rows("SELECT * FROM cursors")
+    with scenario.chain.behind(behind):
+        scan(scenario.worker.context)
+        assert scenario.job(job_id) == before
+        assert scenario.rows("SELECT * FROM cursors") == snapshot
+        assert scenario.ledger.alarms.all() == []
+        scenario.execute("UPDATE facts SET since = now() - interval '4 minutes'")
+        scan(scenario.worker.context)
+        (alarm,) = scenario.ledger.alarms.all()
         assert alarm.name == AlarmName.NODE_BEHIND
-        play.chain.mine(behind + 1)
-    scan(play.worker.context)
-    assert play.ledger.alarms.all() == []
+        scenario.chain.mine(behind + 1)
+    scan(scenario.worker.context)
+    assert scenario.ledger.alarms.all() == []
 
 
 def test_reorganisation__deeper_than_expected__waits_for_the_operator(
-    shallow: ReorgScenario,
+    one_confirmation: ReorgScenario,
 ) -> None:
-    play = shallow
-    job_id = play.claimed(*STARTED)
-    scan(play.worker.context)
-    above = play.chain.block_number()
-    play.report()
-    scan(play.worker.context)
-    play.chain.mine(3)
-    scan(play.worker.context)
-    before = play.job(job_id)
-    play.lose(above)
-    scan(play.worker.context)
-    assert play.job(job_id) == before
-    (alarm,) = play.ledger.alarms.all()
+    scenario = one_confirmation
+    job_id = scenario.claimed(*STARTED)
+    scan(scenario.worker.context)
+    above = scenario.chain.block_number()
+    scenario.report()
+    scan(scenario.worker.context)
+    scenario.chain.mine(3)
+    scan(scenario.worker.context)
+    before = scenario.job(job_id)
+    scenario.lose(above)
+    scan(scenario.worker.context)
+    assert scenario.job(job_id) == before
+    (alarm,) = scenario.ledger.alarms.all()
     assert alarm.name == AlarmName.REORGANISED_TOO_DEEP
-    play.assign(play.request()[0])
-    sent = play.rows("SELECT id FROM transactions")
-    play.claim()
+    scenario.assign(scenario.request()[0])
+    sent = scenario.rows("SELECT id FROM transactions")
+    scenario.claim()
     # on which chain is not known
-    assert play.rows("SELECT id FROM transactions") == sent
+    assert scenario.rows("SELECT id FROM transactions") == sent
     common = alarm.details["last_common_block"]
     # an empty block may come again as it was
     assert common < alarm.details["read_up_to"]
@@ -733,28 +754,28 @@ def test_reorganisation__deeper_than_expected__waits_for_the_operator(
         common + 1,
         0,
     ):  # above the fork there is nothing in common; below what is kept, nothing to compare
-        play.ledger.facts.set(REWIND, refused)
-        scan(play.worker.context)
-        assert play.ledger.facts.read(REWIND) is None
-        assert play.job(job_id) == before
-        assert [alarm.name for alarm in play.ledger.alarms.all()] == [
+        scenario.ledger.facts.set(REWIND, refused)
+        scan(scenario.worker.context)
+        assert scenario.ledger.facts.read(REWIND) is None
+        assert scenario.job(job_id) == before
+        assert [alarm.name for alarm in scenario.ledger.alarms.all()] == [
             AlarmName.REORGANISED_TOO_DEEP
         ]
-    play.ledger.facts.set(REWIND, None)
-    scan(play.worker.context)
-    assert play.ledger.alarms.all() == []
-    play.follow()
-    play.ends_right(job_id)
+    scenario.ledger.facts.set(REWIND, None)
+    scan(scenario.worker.context)
+    assert scenario.ledger.alarms.all() == []
+    scenario.follow()
+    scenario.ends_right(job_id)
 
 
-def test_scan__after_a_long_downtime__reads_all_blocks(play: ReorgScenario) -> None:
-    (job_id,) = play.request()
-    play.assign(job_id)
-    play.chain.send(play.provider, "MetaScheduler", "claimNextJob")
+def test_scan__after_a_long_downtime__reads_all_blocks(scenario: ReorgScenario) -> None:
+    (job_id,) = scenario.request()
+    scenario.assign(job_id)
+    scenario.chain.send(scenario.provider, "MetaScheduler", "claimNextJob")
     for _ in range(6):
-        play.chain.mine(200)  # more than one question for logs
-    head = play.chain.block_number()
-    scan(play.worker.context)
-    assert play.job(job_id).state is State.CLAIMED
-    assert play.rows("SELECT block_number FROM cursors")[0].block_number >= head
-    assert EffectKind.FETCH.value in play.open_kinds(job_id)
+        scenario.chain.mine(200)  # more than one question for logs
+    head = scenario.chain.block_number()
+    scan(scenario.worker.context)
+    assert scenario.job(job_id).state is State.CLAIMED
+    assert scenario.rows("SELECT block_number FROM cursors")[0].block_number >= head
+    assert EffectKind.FETCH.value in scenario.open_kinds(job_id)

@@ -144,7 +144,7 @@ class RegistrationScenario:
 
 
 @pytest.fixture
-def play(
+def scenario(
     migrated_ledger: tuple[Engine, dict[str, str]], chain: Chain
 ) -> Iterator[RegistrationScenario]:
     engine, environment = migrated_ledger
@@ -175,117 +175,117 @@ def play(
 
 
 def test_register__each_registration_status__is_recorded_and_decides_on_claims(
-    play: RegistrationScenario, caplog: pytest.LogCaptureFixture
+    scenario: RegistrationScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chain, address = play.chain, play.provider.address
-    play.look()
+    chain, address = scenario.chain, scenario.provider.address
+    scenario.look()
     waiting = chain.providers.waiting(address)
     assert waiting.nodes == NODES
     assert waiting.prices == ChainPrices()
     assert waiting.labels == (("name", "here-now"), ("zone", "ch"))
-    assert play.status() is RegistrationStatus.WAITING
-    play.look()
-    assert play.sent() == 1, "it does not nag"
+    assert scenario.status() is RegistrationStatus.WAITING
+    scenario.look()
+    assert scenario.sent() == 1, "it does not nag"
 
     chain.admin.approve_provider(address)
-    play.look()
-    assert play.status() is RegistrationStatus.APPROVED
-    play.assign()
-    assert play.claims() == 1
-    assert play.alarms() == set()
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.APPROVED
+    scenario.assign()
+    assert scenario.claims() == 1
+    assert scenario.alarms() == set()
 
-    play.assign()
+    scenario.assign()
     chain.admin.ban_provider(address)
-    assert play.claims() == 0
+    assert scenario.claims() == 0
     assert "not_claiming" in caplog.text
     assert "claim_would_revert" not in caplog.text, "it is not even tried"
-    play.look()
-    assert play.status() is RegistrationStatus.BANNED
-    assert play.alarms() == {AlarmName.PROVIDER_BANNED}
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.BANNED
+    assert scenario.alarms() == {AlarmName.PROVIDER_BANNED}
     chain.admin.ban_provider(address, banned=False)
-    assert play.claims() == 1
-    play.look()
-    assert play.status() is RegistrationStatus.APPROVED
-    assert play.alarms() == set()
+    assert scenario.claims() == 1
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.APPROVED
+    assert scenario.alarms() == set()
 
-    play.assign()
+    scenario.assign()
     chain.admin.remove_provider(address)
-    assert play.claims() == 0
-    play.look()
-    assert play.status() is RegistrationStatus.REMOVED
-    assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
-    assert play.sent() == 1, "what was turned down is not offered again"
+    assert scenario.claims() == 0
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.REMOVED
+    assert scenario.alarms() == {AlarmName.PROVIDER_REJECTED}
+    assert scenario.sent() == 1, "what was turned down is not offered again"
 
-    play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(12 * 10**17))
-    play.look()
-    assert play.status() is RegistrationStatus.WAITING
-    assert play.alarms() == set()
+    scenario.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(12 * 10**17))
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.WAITING
+    assert scenario.alarms() == set()
     chain.admin.remove_provider(address)
-    play.look()
-    assert play.status() is RegistrationStatus.REJECTED
-    assert play.alarms() == {AlarmName.PROVIDER_REJECTED}
-    play.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(95 * 10**16))
-    play.look()
-    assert play.sent() == 2, "nor the one before"
-    assert "turned this offer down" in play.told()["why"]
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.REJECTED
+    assert scenario.alarms() == {AlarmName.PROVIDER_REJECTED}
+    scenario.restart(METASCHEDULER_CPU_PRICE_PER_MIN=str(95 * 10**16))
+    scenario.look()
+    assert scenario.sent() == 2, "nor the one before"
+    assert "turned this offer down" in scenario.told()["why"]
 
-    assert "asked" in play.supervisor("register", "--yes")
-    play.look()
-    assert play.status() is RegistrationStatus.WAITING
-    assert play.sent() == 3
-    assert play.told()["asked"] == {}
+    assert "asked" in scenario.supervisor("register", "--yes")
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.WAITING
+    assert scenario.sent() == 3
+    assert scenario.told()["asked"] == {}
 
 
 def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
     benchmark = {"cpu": "epyc", "compute.gflops": "100.00"}
-    play.chain.register_provider(
-        play.provider,
+    scenario.chain.register_provider(
+        scenario.provider,
         NODES,
         ChainPrices(),
         benchmark | {"zone": "ch", "name": "here-now"},
     )
-    play.look()
-    assert play.sent() == 0
-    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-    block = play.chain.block_number()
-    register(play.worker.context)
-    wait_until(lambda: play.chain.block_number() > block, "the next block", 30.0)
-    assert play.chain.block_number() == block + 1
-    play.look()
-    waiting = play.chain.providers.waiting(play.provider.address)
+    scenario.look()
+    assert scenario.sent() == 0
+    scenario.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    block = scenario.chain.block_number()
+    register(scenario.worker.context)
+    wait_until(lambda: scenario.chain.block_number() > block, "the next block", 30.0)
+    assert scenario.chain.block_number() == block + 1
+    scenario.look()
+    waiting = scenario.chain.providers.waiting(scenario.provider.address)
     assert waiting.prices.gpu_wei_per_min == 9 * 10**18
     assert dict(waiting.labels) == benchmark | {"zone": "ch", "name": "here-now"}
-    assert play.status() is RegistrationStatus.CHANGING
-    told = play.told()
+    assert scenario.status() is RegistrationStatus.CHANGING
+    told = scenario.told()
     assert told["registered"]["prices"]["gpu_credits_per_min"] == "8.5"
     assert told["waiting"]["prices"]["gpu_credits_per_min"] == "9"
-    play.assign()
-    assert play.claims() == 1, "the old registration is in force"
-    shown = play.supervisor("show")
+    scenario.assign()
+    assert scenario.claims() == 1, "the old registration is in force"
+    shown = scenario.supervisor("show")
     for words in ("changing, for", "are allowed", "GPU, credits/min", "label zone"):
         assert words in shown
 
 
 def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.look()
-    assert play.facts.registered_prices() == (), "nothing is approved"
-    play.chain.admin.approve_provider(play.provider.address)
+    scenario.look()
+    assert scenario.facts.registered_prices() == (), "nothing is approved"
+    scenario.chain.admin.approve_provider(scenario.provider.address)
     begun = datetime.now(UTC)
-    play.look()
-    play.look()
-    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-    play.look()
+    scenario.look()
+    scenario.look()
+    scenario.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    scenario.look()
     usual = Prices(**asdict(ChainPrices()))
-    assert [one.prices for one in play.facts.registered_prices()] == [usual], (
+    assert [one.prices for one in scenario.facts.registered_prices()] == [usual], (
         "the old registration is in force"
     )
-    play.chain.admin.approve_provider(play.provider.address)
-    play.look()
-    first, second = play.facts.registered_prices()
+    scenario.chain.admin.approve_provider(scenario.provider.address)
+    scenario.look()
+    first, second = scenario.facts.registered_prices()
     assert (first.prices, second.prices) == (
         usual,
         replace(usual, gpu_wei_per_min=9 * 10**18),
@@ -294,223 +294,230 @@ def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(
 
 
 def test_register__not_mined_yet__is_not_sent_twice_after_any_change(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.chain.rpc.call("evm_setAutomine", False)
+    scenario.chain.rpc.call("evm_setAutomine", False)
     try:
-        register(play.worker.context)
-        play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-        register(play.worker.context)
-        assert play.sent() == 1
-        assert "under way" in play.told()["why"]
+        register(scenario.worker.context)
+        scenario.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+        register(scenario.worker.context)
+        assert scenario.sent() == 1
+        assert "under way" in scenario.told()["why"]
     finally:
-        play.chain.rpc.call("evm_setAutomine", True)
-        play.chain.mine()
-    collect_receipts(play.worker.context)
-    play.look()
-    assert play.sent() == 2
+        scenario.chain.rpc.call("evm_setAutomine", True)
+        scenario.chain.mine()
+    collect_receipts(scenario.worker.context)
+    scenario.look()
+    assert scenario.sent() == 2
     assert (
-        play.chain.providers.waiting(play.provider.address).prices.gpu_wei_per_min
+        scenario.chain.providers.waiting(
+            scenario.provider.address
+        ).prices.gpu_wei_per_min
         == 9 * 10**18
     )
 
 
 def test_register__price_there_and_back_while_waiting__the_last_one_waits(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.look()
-    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-    play.look()
-    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(85 * 10**17))
-    play.look()
-    assert play.sent() == 3
-    assert play.chain.providers.waiting(play.provider.address).prices == ChainPrices()
-    assert play.status() is RegistrationStatus.WAITING
+    scenario.look()
+    scenario.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    scenario.look()
+    scenario.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(85 * 10**17))
+    scenario.look()
+    assert scenario.sent() == 3
+    assert (
+        scenario.chain.providers.waiting(scenario.provider.address).prices
+        == ChainPrices()
+    )
+    assert scenario.status() is RegistrationStatus.WAITING
 
 
 def test_register__contract_would_reject__spends_nothing_and_raises_an_alarm(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.facts.store_hardware((Machine(0, 0, 16_000),))
-    play.look()
-    assert play.sent() == 0
-    assert play.alarms() == {AlarmName.REGISTRATION_REJECTED}
-    assert "InvalidTotalCpus" in play.told()["why"]
-    play.facts.store_hardware(MACHINES)
-    play.look()
-    assert play.alarms() == set()
-    assert play.status() is RegistrationStatus.WAITING
+    scenario.facts.store_hardware((Machine(0, 0, 16_000),))
+    scenario.look()
+    assert scenario.sent() == 0
+    assert scenario.alarms() == {AlarmName.REGISTRATION_REJECTED}
+    assert "InvalidTotalCpus" in scenario.told()["why"]
+    scenario.facts.store_hardware(MACHINES)
+    scenario.look()
+    assert scenario.alarms() == set()
+    assert scenario.status() is RegistrationStatus.WAITING
 
 
 def test_register__another_cluster_registers_for_the_wallet__only_compares(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    partner = WalletHolders(play.engine, "east")
-    partner.hold(play.chain.chain_id, play.provider.address, shared=True)
-    play.look()
-    assert (play.sent(), play.alarms()) == (0, {AlarmName.SHARED_OFFER_DIFFERS})
-    assert "the fleet of that cluster is not at work" in play.told()["why"]
+    partner = WalletHolders(scenario.engine, "east")
+    partner.hold(scenario.chain.chain_id, scenario.provider.address, shared=True)
+    scenario.look()
+    assert (scenario.sent(), scenario.alarms()) == (0, {AlarmName.SHARED_OFFER_DIFFERS})
+    assert "the fleet of that cluster is not at work" in scenario.told()["why"]
     partner.release()
-    play.look()
-    play.chain.admin.approve_provider(play.provider.address)
-    partner.hold(play.chain.chain_id, play.provider.address, shared=True)
-    play.look()
-    assert play.alarms() == set()
-    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-    play.look()
-    assert (play.sent(), play.alarms()) == (1, {AlarmName.SHARED_OFFER_DIFFERS})
-    why = play.told()["why"]
+    scenario.look()
+    scenario.chain.admin.approve_provider(scenario.provider.address)
+    partner.hold(scenario.chain.chain_id, scenario.provider.address, shared=True)
+    scenario.look()
+    assert scenario.alarms() == set()
+    scenario.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    scenario.look()
+    assert (scenario.sent(), scenario.alarms()) == (1, {AlarmName.SHARED_OFFER_DIFFERS})
+    why = scenario.told()["why"]
     assert why.startswith("the cluster 'east' registers")
     assert "the gpu price was 8.5 credits a minute, is 9" in why
-    refusal = play.command("register", "--yes")
+    refusal = scenario.command("register", "--yes")
     assert refusal.exit_code == ExitCode.REFUSED
     assert "CLUSTER_NAME=east supervisor provider register" in refusal.stderr
     partner.release()
-    play.look()
-    assert (play.sent(), play.alarms()) == (2, set())
+    scenario.look()
+    assert (scenario.sent(), scenario.alarms()) == (2, set())
 
 
 def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.facts.store_hardware((Machine(2, 64, 256_000),) * 400)
-    with gas_limit(play.chain, BLOCK_GAS):
-        play.look()
-        assert play.status() is RegistrationStatus.WAITING
-    assert len(play.chain.providers.waiting(play.provider.address).nodes) == 400
-    assert (play.sent(), play.alarms()) == (1, set())
+    scenario.facts.store_hardware((Machine(2, 64, 256_000),) * 400)
+    with gas_limit(scenario.chain, BLOCK_GAS):
+        scenario.look()
+        assert scenario.status() is RegistrationStatus.WAITING
+    assert len(scenario.chain.providers.waiting(scenario.provider.address).nodes) == 400
+    assert (scenario.sent(), scenario.alarms()) == (1, set())
 
 
 def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_alarm(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.facts.store_hardware((Machine(2, 64, 256_000),) * 500)
-    with gas_limit(play.chain, BLOCK_GAS):
+    scenario.facts.store_hardware((Machine(2, 64, 256_000),) * 500)
+    with gas_limit(scenario.chain, BLOCK_GAS):
         for _ in range(2):
-            play.look()
-            assert play.sent() == 0
-            assert play.alarms() == {AlarmName.REGISTRATION_REJECTED}
+            scenario.look()
+            assert scenario.sent() == 0
+            assert scenario.alarms() == {AlarmName.REGISTRATION_REJECTED}
             assert (
                 f"more gas than a block holds, which is {BLOCK_GAS}"
-                in play.told()["why"]
+                in scenario.told()["why"]
             )
-    play.look()
-    assert (play.status(), play.alarms()) == (RegistrationStatus.WAITING, set())
+    scenario.look()
+    assert (scenario.status(), scenario.alarms()) == (RegistrationStatus.WAITING, set())
 
 
 def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.facts.store_hardware((Machine(2, 64, 256_000),) * 400)
+    scenario.facts.store_hardware((Machine(2, 64, 256_000),) * 400)
     # the node loses it, and blocks have become smaller when it is sent again
-    with held(play.chain):
-        register(play.worker.context)
-        play.chain.rpc.call("anvil_dropAllTransactions")
-    assert play.sent() == 1
-    with play.engine.begin() as connection:
+    with held(scenario.chain):
+        register(scenario.worker.context)
+        scenario.chain.rpc.call("anvil_dropAllTransactions")
+    assert scenario.sent() == 1
+    with scenario.engine.begin() as connection:
         connection.execute(
             text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
         )
-    with gas_limit(play.chain, BLOCK_GAS):
-        collect_receipts(play.worker.context)
-        play.look()
-        assert play.status() is RegistrationStatus.WAITING
-    assert (play.sent(), play.alarms()) == (2, set())
+    with gas_limit(scenario.chain, BLOCK_GAS):
+        collect_receipts(scenario.worker.context)
+        scenario.look()
+        assert scenario.status() is RegistrationStatus.WAITING
+    assert (scenario.sent(), scenario.alarms()) == (2, set())
 
 
 def test_register__slurm_is_away__registers_prices_with_the_nodes_of_the_contract(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.ledger.periodic_runs.remove("slurm")
-    register(play.worker.context)
-    assert play.sent() == 0
-    assert "SLURM shows no node" in play.told()["why"]
-    play.chain.register_provider(
-        play.provider, NODES[:1], ChainPrices(), {"zone": "ch", "name": "here-now"}
+    scenario.ledger.periodic_runs.remove("slurm")
+    register(scenario.worker.context)
+    assert scenario.sent() == 0
+    assert "SLURM shows no node" in scenario.told()["why"]
+    scenario.chain.register_provider(
+        scenario.provider, NODES[:1], ChainPrices(), {"zone": "ch", "name": "here-now"}
     )
-    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
-    play.ledger.periodic_runs.remove("slurm")
-    register(play.worker.context)
-    collect_receipts(play.worker.context)
-    waiting = play.chain.providers.waiting(play.provider.address)
+    scenario.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    scenario.ledger.periodic_runs.remove("slurm")
+    register(scenario.worker.context)
+    collect_receipts(scenario.worker.context)
+    waiting = scenario.chain.providers.waiting(scenario.provider.address)
     assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
 
 
 def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.ledger.periodic_runs.remove(NODES_SEEN)
-    register(play.worker.context)
-    assert play.sent() == 0
-    assert "SLURM shows no node" in play.told()["why"]
-    play.facts.delete_hardware()
-    assert play.facts.hardware() == ((), 0.0)
-    play.facts.store_hardware(MACHINES)
-    play.look()
-    assert play.sent() == 1
+    scenario.ledger.periodic_runs.remove(NODES_SEEN)
+    register(scenario.worker.context)
+    assert scenario.sent() == 0
+    assert "SLURM shows no node" in scenario.told()["why"]
+    scenario.facts.delete_hardware()
+    assert scenario.facts.hardware() == ((), 0.0)
+    scenario.facts.store_hardware(MACHINES)
+    scenario.look()
+    assert scenario.sent() == 1
 
 
 def test_register__measures_first__asks_for_one_run_and_registers_at_its_end(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.restart(BENCHMARK_DISABLE="false")
-    play.look()
-    runs = play.ledger.benchmarks
+    scenario.restart(BENCHMARK_DISABLE="false")
+    scenario.look()
+    runs = scenario.ledger.benchmarks
     run = runs.under_way()
     assert run is not None
     assert run.why == "nothing is registered"
-    assert play.sent() == 0
-    assert play.told()["decision"] == "measure first"
+    assert scenario.sent() == 0
+    assert scenario.told()["decision"] == "measure first"
     runs.finish(run)
-    play.look()
-    assert play.status() is RegistrationStatus.WAITING
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.WAITING
     assert runs.under_way() is None
-    play.supervisor("measure", "--yes", "--reason", "new cooling")
-    register(play.worker.context)
+    scenario.supervisor("measure", "--yes", "--reason", "new cooling")
+    register(scenario.worker.context)
     run = runs.under_way()
     assert run is not None
     assert run.why == "new cooling"
 
 
 def test_register__unusual_prices_and_labels_that_do_not_count__warns_of_both(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.chain.register_provider(play.provider, NODES, ChainPrices(), {"cpu": "epyc"})
-    play.restart(
+    scenario.chain.register_provider(
+        scenario.provider, NODES, ChainPrices(), {"cpu": "epyc"}
+    )
+    scenario.restart(
         METASCHEDULER_GPU_PRICE_PER_MIN=str(8_500 * 10**18),
         METASCHEDULER_LABELS="cpu=fast",
     )
-    play.look()
-    warnings = play.told()["warnings"]
+    scenario.look()
+    warnings = scenario.told()["warnings"]
     assert "the gpu price is 8500 credits a minute; usual are 8.5" in warnings[0]
     assert "LABELS_OVERRIDE=cpu" in warnings[1]
-    assert play.chain.providers.waiting(play.provider.address).labels == (
+    assert scenario.chain.providers.waiting(scenario.provider.address).labels == (
         ("cpu", "epyc"),
     )
-    play.restart(LABELS_OVERRIDE="cpu")
-    play.look()
-    assert play.chain.providers.waiting(play.provider.address).labels == (
+    scenario.restart(LABELS_OVERRIDE="cpu")
+    scenario.look()
+    assert scenario.chain.providers.waiting(scenario.provider.address).labels == (
         ("cpu", "fast"),
     )
 
 
 def test_register__its_block_is_lost__is_sent_again_and_not_taken_for_turned_down(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.restart(CHAIN_CONFIRMATIONS="5")
-    scan(play.worker.context)
-    above = play.chain.block_number()
-    play.look()
-    assert play.status() is RegistrationStatus.WAITING
-    play.chain.reorganise_from(above + 1)
-    register(play.worker.context)
-    assert play.alarms() == set()
-    assert "does not show it yet" in play.told()["why"]
-    scan(play.worker.context)
-    play.look()
-    assert play.status() is RegistrationStatus.WAITING
-    assert play.sent() == 1
-    assert play.chain.providers.waits_for_approval(play.provider.address)
+    scenario.restart(CHAIN_CONFIRMATIONS="5")
+    scan(scenario.worker.context)
+    above = scenario.chain.block_number()
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.WAITING
+    scenario.chain.reorganise_from(above + 1)
+    register(scenario.worker.context)
+    assert scenario.alarms() == set()
+    assert "does not show it yet" in scenario.told()["why"]
+    scan(scenario.worker.context)
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.WAITING
+    assert scenario.sent() == 1
+    assert scenario.chain.providers.waits_for_approval(scenario.provider.address)
 
 
 # --- what was measured, and the machines of it ----------------------------------------
@@ -520,10 +527,10 @@ MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_STABLE_S": "0"}
 
 
 def measure_on(
-    play: RegistrationScenario, machines: tuple[Machine, ...], gflops: float
+    scenario: RegistrationScenario, machines: tuple[Machine, ...], gflops: float
 ) -> int:
     """The run that is under way begins on these machines, measures that, and ends."""
-    runs = play.ledger.benchmarks
+    runs = scenario.ledger.benchmarks
     run = runs.under_way()
     assert run is not None
     runs.begin(
@@ -543,34 +550,34 @@ def measure_on(
     return run.id
 
 
-def gflops_waiting(play: RegistrationScenario) -> str | None:
-    return dict(play.chain.providers.waiting(play.provider.address).labels).get(
+def gflops_waiting(scenario: RegistrationScenario) -> str | None:
+    return dict(scenario.chain.providers.waiting(scenario.provider.address).labels).get(
         "compute.gflops"
     )
 
 
 @pytest.fixture
-def measured(play: RegistrationScenario) -> RegistrationScenario:
+def measured(scenario: RegistrationScenario) -> RegistrationScenario:
     """A provider whose machines were all measured, and are registered."""
-    play.restart(**MEASURED_HERE)
-    play.look()
-    measure_on(play, MACHINES, 100.0)
-    play.look()
-    assert gflops_waiting(play) == "100.00"
-    return play
+    scenario.restart(**MEASURED_HERE)
+    scenario.look()
+    measure_on(scenario, MACHINES, 100.0)
+    scenario.look()
+    assert gflops_waiting(scenario) == "100.00"
+    return scenario
 
 
-def show(play: RegistrationScenario, machines: tuple[Machine, ...]) -> None:
-    play.facts.store_hardware(machines)
-    play.look()
+def show(scenario: RegistrationScenario, machines: tuple[Machine, ...]) -> None:
+    scenario.facts.store_hardware(machines)
+    scenario.look()
 
 
-def run_numbers(play: RegistrationScenario) -> list[int]:
-    return [run["id"] for run in play.ledger.benchmarks.runs(10)]
+def run_numbers(scenario: RegistrationScenario) -> list[int]:
+    return [run["id"] for run in scenario.ledger.benchmarks.runs(10)]
 
 
-def make_older(play: RegistrationScenario, days: int) -> None:
-    with play.engine.begin() as connection:
+def make_older(scenario: RegistrationScenario, days: int) -> None:
+    with scenario.engine.begin() as connection:
         connection.execute(
             text(
                 "UPDATE benchmark_runs SET ended_at = ended_at - make_interval(days => :d)"
@@ -689,15 +696,15 @@ def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(
 
 
 def test_measure__run_cancelled_before_it_began__is_not_asked_for_again(
-    play: RegistrationScenario,
+    scenario: RegistrationScenario,
 ) -> None:
-    play.restart(**MEASURED_HERE)
-    play.look()
-    runs = play.ledger.benchmarks
+    scenario.restart(**MEASURED_HERE)
+    scenario.look()
+    runs = scenario.ledger.benchmarks
     assert runs.cancel("enough") is not None
     run = runs.under_way()
     assert run is not None
     runs.finish(run)
-    play.look()
+    scenario.look()
     assert runs.under_way() is None
-    assert play.status() is RegistrationStatus.WAITING
+    assert scenario.status() is RegistrationStatus.WAITING
