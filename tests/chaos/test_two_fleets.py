@@ -23,7 +23,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from tests.support import chaos_jobs
 from tests.support.audit import audit, violations
 from tests.support.audit_evidence import gather
-from tests.support.grid_assertions import rows, wait_for, wait_for_end
+from tests.support.grid_assertions import alarm_names, rows, wait_for, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 
 # minutes; unit and integration tests have the rules of foreign claims
@@ -111,10 +111,6 @@ def claimed(grid: Grid) -> set[str]:
     return {row.job_id for row in rows(grid, "SELECT job_id FROM jobs")}
 
 
-def alarms(grid: Grid) -> set[str]:
-    return {row.name for row in rows(grid, "SELECT name FROM alarms")}
-
-
 def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
     """Submit jobs until each fleet has claimed a few and has raised the alarm about the
     other one.
@@ -124,7 +120,7 @@ def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
     def have_claimed_and_alarmed() -> bool:
         return all(
             len(claimed(grid)) >= 3
-            and AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(grid)
+            and AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarm_names(grid)
             for grid in twins
         )
 
@@ -172,7 +168,7 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(
         wait_for_end(grid, job_id, 240.0)
     for each in twins:
         chaos_jobs.wait_for_rest(each, 240.0)
-        assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(each)
+        assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarm_names(each)
     assert claimed(twins.first).isdisjoint(claimed(twins.second))
     found = violations(
         audit(gather(grid.folder, twins.second.environment["DATABASE_URL"]))

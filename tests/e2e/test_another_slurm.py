@@ -6,7 +6,6 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -22,8 +21,16 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
 from tests.support.end_states import scontrol
-from tests.support.grid_assertions import journal, ledger, rows, slurm_of, wait_for_end
+from tests.support.grid_assertions import (
+    journal,
+    ledger,
+    rows,
+    slurm_of,
+    state_if_known,
+    wait_for_end,
+)
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.slurmctld_state import copied
 from tests.support.submission_env import authorized_keys_command
 
 # minutes, as slurmctld is restarted each time; tests/integration has the rules
@@ -50,11 +57,6 @@ def grid() -> Iterator[Grid]:
         running.stop()
 
 
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
-
-
 @contextmanager
 def another_slurm(grid: Grid) -> Iterator[tuple[Slurm, Sshd]]:
     """A second cluster, whose login node lets the fleet in, too."""
@@ -73,11 +75,6 @@ def another_slurm(grid: Grid) -> Iterator[tuple[Slurm, Sshd]]:
             )
         finally:
             slurm.stop()
-
-
-def state(grid: Grid, job_id: str) -> str | None:
-    found = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)
-    return found[0].state if found else None
 
 
 def alarms(grid: Grid) -> dict[str, dict[str, object]]:
@@ -119,14 +116,14 @@ def test_another_slurm__answers_at_the_address__gets_no_job_and_ends_no_job(
     drain_nodes(grid)
     queued = [grid.submit_script(customer, RUNS) for _ in range(2)]
     wait_until(
-        lambda: {state(grid, job_id) for job_id in queued} == {"QUEUED"},
+        lambda: {state_if_known(grid, job_id) for job_id in queued} == {"QUEUED"},
         "two jobs to wait",
         60.0,
     )
     services = grid.processes.find("services")
     grid.processes.kill(services, signal.SIGSTOP, wait=False)  # no script comes
     claimed = grid.submit_script(customer, RUNS)
-    wait_until(lambda: state(grid, claimed) == "CLAIMED", "a claim", 60.0)
+    wait_until(lambda: state_if_known(grid, claimed) == "CLAIMED", "a claim", 60.0)
     grid.processes.kill(grid.fleet.find("worker"))
     grid.processes.kill(services, signal.SIGCONT, wait=False)
     given = given_to_slurm(grid)
@@ -143,7 +140,9 @@ def test_another_slurm__answers_at_the_address__gets_no_job_and_ends_no_job(
             wait_until(
                 lambda: "slurm_cluster_mismatch" in alarms(grid), "the alarm", 60.0
             )
-            wait_until(lambda: state(grid, claimed) == "READY", "the script", 60.0)
+            wait_until(
+                lambda: state_if_known(grid, claimed) == "READY", "the script", 60.0
+            )
             refused = "SELECT 1 FROM effects WHERE job_id = :id AND attempts > 2 AND last_error LIKE :said"
             for job_id in (claimed, queued[0]):
                 said = {
@@ -160,7 +159,7 @@ def test_another_slurm__answers_at_the_address__gets_no_job_and_ends_no_job(
             grid.processes.kill(grid.fleet.find("worker"))
             grid.environment.update(right)
     assert given_to_slurm(grid) == given
-    assert {state(grid, job_id) for job_id in queued} == {"QUEUED"}
+    assert {state_if_known(grid, job_id) for job_id in queued} == {"QUEUED"}
     details = alarms(grid)["slurm_cluster_mismatch"]
     assert details["at"] == sshd.address
     resume_nodes(grid)
@@ -195,7 +194,7 @@ def test_slurm__started_without_its_state__everything_waits_for_the_operator(
     drain_nodes(grid)
     waiting = [grid.submit_script(customer, RUNS) for _ in range(WAITING)]
     wait_until(
-        lambda: {state(grid, job_id) for job_id in waiting} == {"QUEUED"},
+        lambda: {state_if_known(grid, job_id) for job_id in waiting} == {"QUEUED"},
         "jobs to wait",
         60.0,
     )
@@ -213,9 +212,9 @@ def test_slurm__started_without_its_state__everything_waits_for_the_operator(
     wait_until(
         lambda: bool(rows(grid, undecided, found=all_of_them)), "a second sight", 90.0
     )
-    assert {state(grid, job_id) for job_id in waiting} == {"QUEUED"}
+    assert {state_if_known(grid, job_id) for job_id in waiting} == {"QUEUED"}
     assert all_jobs(slurm) == []
-    assert state(grid, later) is None
+    assert state_if_known(grid, later) is None
     told = supervisor("cluster", "accept", "--yes", env=grid.environment)
     assert told.exit_code == 0, told.output
     resume_nodes(grid)
@@ -230,16 +229,6 @@ def test_slurm__started_without_its_state__everything_waits_for_the_operator(
     assert "slurm_state_lost" not in alarms(grid)
 
 
-def copied(folder: Path, to: Path) -> bool:
-    """slurmctld replaces files meanwhile."""
-    try:
-        shutil.copytree(folder, to)
-    except shutil.Error:
-        shutil.rmtree(to)
-        return False
-    return True
-
-
 def test_slurm__gets_its_state_back__goes_on_by_itself(
     grid: Grid, customer: Account
 ) -> None:
@@ -247,7 +236,7 @@ def test_slurm__gets_its_state_back__goes_on_by_itself(
     drain_nodes(grid)
     waiting = [grid.submit_script(customer, RUNS) for _ in range(WAITING)]
     wait_until(
-        lambda: {state(grid, job_id) for job_id in waiting} == {"QUEUED"},
+        lambda: {state_if_known(grid, job_id) for job_id in waiting} == {"QUEUED"},
         "jobs to wait",
         60.0,
     )

@@ -22,7 +22,6 @@ from sqlalchemy import make_url
 
 from devgrid import REPOSITORY
 from devgrid.chain.model import Account
-from devgrid.cluster.slurm import Slurm
 from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.options import GridOptions
@@ -31,7 +30,13 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.audit import audit, violations
 from tests.support.audit_evidence import gather
 from tests.support.end_states import PATIENCE_S, id_of, running, scontrol
-from tests.support.grid_assertions import parked, rows, slurm_of, wait_for_end
+from tests.support.grid_assertions import (
+    all_slurm_ids,
+    parked,
+    rows,
+    slurm_of,
+    wait_for_end,
+)
 from tests.support.grids import BLOCK_TIME_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]  # minutes
@@ -177,17 +182,6 @@ def site() -> Iterator[Site]:
         shutil.rmtree(folder)
 
 
-def all_in_slurm(slurm: Slurm) -> list[int]:
-    return sorted(
-        map(
-            int,
-            slurm.run(
-                "squeue", "--noheader", "--states=all", "--format=%A"
-            ).stdout.split(),
-        )
-    )
-
-
 def test_page__followed_word_by_word__the_fleet_finds_everything_again(
     site: Site,
 ) -> None:
@@ -208,7 +202,7 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
         name: id_of(grid, job_id) for name, job_id in after.items() if name != "ended"
     } | {"before": id_of(grid, before)}
     later = str(rows(grid, "SELECT clock_timestamp() AS now")[0].now)
-    in_slurm = set(all_in_slurm(slurm_of(grid)))
+    in_slurm = set(all_slurm_ids(slurm_of(grid)))
     _ends_and_is_forgotten(grid, customer, forgotten)
 
     site.follow(RESTORE, UNTIL=until)
@@ -221,7 +215,7 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
         0.2,
     )
     assert grid.chain.job(forgotten).status is ChainStatus.FINISHED
-    assert set(all_in_slurm(slurm_of(grid))) <= in_slurm  # none is submitted again
+    assert set(all_slurm_ids(slurm_of(grid))) <= in_slurm  # none is submitted again
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
     assert wait_for_end(grid, after["waits"], PATIENCE_S).status is ChainStatus.FINISHED
     grid.chain.customers.cancel_job(customer, after["runs"])
@@ -234,7 +228,7 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
         2 * PATIENCE_S,
         0.2,
     )
-    assert set(all_in_slurm(slurm_of(grid))) <= in_slurm
+    assert set(all_slurm_ids(slurm_of(grid))) <= in_slurm
 
     # the ledger's role at a site; the fleet has been a superuser up to here
     site.follow('psql "$ADMIN" -c "CREATE ROLE supervisor LOGIN"')
@@ -252,7 +246,7 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(
     assert [row.tableowner for row in owners] == ["supervisor"]
     grid.chain.customers.cancel_job(customer, before)
     assert wait_for_end(grid, before, PATIENCE_S).status is ChainStatus.CANCELLED
-    assert set(all_in_slurm(slurm_of(grid))) <= in_slurm
+    assert set(all_slurm_ids(slurm_of(grid))) <= in_slurm
     wait_until(lambda: not _open_jobs(grid), "all jobs to be settled", PATIENCE_S, 0.2)
     assert parked(grid) == []
     found = audit(gather(grid.folder))
@@ -306,7 +300,7 @@ def _ends_and_is_forgotten(grid: Grid, customer: Account, job_id: str) -> None:
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     slurm = slurm_of(grid)
     wait_until(
-        lambda: slurm_id not in all_in_slurm(slurm),
+        lambda: slurm_id not in all_slurm_ids(slurm),
         "SLURM to forget the job",
         5 * PATIENCE_S,
         0.5,

@@ -30,7 +30,14 @@ from tests.support.end_states import (
     scontrol,
     wait_for_state,
 )
-from tests.support.grid_assertions import journal, parked, rows, slurm_of, wait_for_end
+from tests.support.grid_assertions import (
+    execute,
+    journal,
+    parked,
+    rows,
+    slurm_of,
+    wait_for_end,
+)
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.requeueing import begin_again, seconds_of_runs
 from tests.support.transports import OnlySsh, only_ssh, rest_in_chaos
@@ -70,11 +77,6 @@ def grid(transport: Transport) -> Iterator[Grid]:
         yield running_grid
     finally:
         running_grid.stop()
-
-
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
 
 
 @pytest.fixture
@@ -405,12 +407,3 @@ def looks_at(grid: Grid, job_id: str) -> int:
         grid, "SELECT poll_count FROM jobs WHERE job_id = :id", id=job_id
     )[0].poll_count
     return looks
-
-
-def execute(grid: Grid, statement: str, **parameters: object) -> None:
-    from sqlalchemy import text
-
-    from tests.support.grid_assertions import ledger
-
-    with ledger(grid) as engine, engine.begin() as connection:
-        connection.execute(text(statement), parameters)

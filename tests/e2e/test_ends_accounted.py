@@ -73,11 +73,6 @@ def grid() -> Iterator[Grid]:
 
 
 @pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
-
-
-@pytest.fixture(scope="module")
 def jobs(grid: Grid, customer: Account) -> dict[str, str]:
     """Jobs that have run, ended and been forgotten by slurmctld while no worker was
     there.

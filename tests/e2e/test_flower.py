@@ -23,7 +23,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 from supervisor_tasks.messaging.task_events import HELD_S
 from tests.support.browser import browser
-from tests.support.grid_assertions import rows, wait_for_end
+from tests.support.grid_assertions import rows, state_of, wait_for_end
 
 WIDTH = 1280  # pixels
 IMAGES = REPOSITORY / "docs" / "images"
@@ -71,13 +71,13 @@ def jobs(grid: Grid, flower: Fleet, customer: Account) -> dict[str, str]:
     for name in ("finished", "failed"):
         wait_for_end(grid, ids[name])
         wait_until(
-            lambda name=name: _state(grid, ids[name]) == "SETTLED",  # type: ignore[misc]
+            lambda name=name: state_of(grid, ids[name]) == "SETTLED",  # type: ignore[misc]
             f"{name} to settle",
             30.0,
             every_s=0.2,
         )
     wait_until(
-        lambda: _state(grid, ids["running"]) == "RUNNING",
+        lambda: state_of(grid, ids["running"]) == "RUNNING",
         "the third one to run",
         30.0,
         every_s=0.2,
@@ -89,13 +89,6 @@ def jobs(grid: Grid, flower: Fleet, customer: Account) -> dict[str, str]:
 def driver() -> Iterator[WebDriver]:
     with browser(WIDTH) as running:
         yield running
-
-
-def _state(grid: Grid, job_id: str) -> str:
-    state: str = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[
-        0
-    ].state
-    return state
 
 
 def tasks(flower: Fleet, search: str = "") -> list[dict[str, Any]]:

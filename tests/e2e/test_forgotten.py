@@ -87,11 +87,6 @@ def grid(transport: Transport) -> Iterator[Grid]:
 
 
 @pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
-
-
-@pytest.fixture(scope="module")
 def forgotten(grid: Grid, customer: Account) -> Forgotten:
     """The worker is down while the jobs end. It starts again when SLURM has forgotten
     them and forged callbacks have come.

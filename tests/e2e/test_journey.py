@@ -17,6 +17,8 @@ from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import assert_overrun_is_billed
 from tests.support.grid_assertions import (
+    execute,
+    job_record,
     journal,
     parked,
     rows,
@@ -43,14 +45,6 @@ def overrunning(grid: Grid, customer: Account) -> str:
     start: begun first, looked at last.
     """
     return grid.submit_script(customer, "#!/bin/bash\nsleep 300\n", minutes=1)
-
-
-def scontrol(grid: Grid, slurm_id: int) -> str:
-    return (
-        slurm_of(grid)
-        .run("scontrol", "show", "job", str(slurm_id), "--oneliner")
-        .stdout
-    )
 
 
 def test_journey__workflow_file__finishes_as_the_customers_own_user(
@@ -113,7 +107,7 @@ def test_journey__own_sbatch_lines__has_the_supervisors_comment_and_no_requeue(
         customer, "#!/bin/bash\n#SBATCH --comment=mine\n#SBATCH --ntasks=7\ntrue\n"
     )
     wait_for_end(grid, job_id)
-    shown = scontrol(grid, slurm_ids(grid, job_id)[0])
+    shown = job_record(grid, slurm_ids(grid, job_id)[0])
     assert f"Comment=supervisor {grid.environment['PUBLIC_ADDRESS']}" in shown
     assert "Requeue=0" in shown
     assert "NumTasks=1 " in shown  # the customer's own #SBATCH lines are not read
@@ -153,7 +147,7 @@ def test_journey__several_tasks_and_gpus__slurm_gives_them(
         "round 2",
         "round 3",
     ]
-    shown = scontrol(grid, slurm_ids(grid, job_id)[0])
+    shown = job_record(grid, slurm_ids(grid, job_id)[0])
     assert "NumTasks=4" in shown
     assert "CPUs/Task=2" in shown
     assert "gres:gpu:2" in shown or "gres/gpu:2" in shown  # 22.05; 24.11
@@ -291,11 +285,11 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", minutes=10)
     wait_for(grid, job_id, {ChainStatus.RUNNING})
     slurm_id = slurm_ids(grid, job_id)[0]
-    assert "TimeLimit=00:10:00" in scontrol(grid, slurm_id)
+    assert "TimeLimit=00:10:00" in job_record(grid, slurm_id)
     definition = definition_of("", Resources(memPerCpu=100))
     grid.chain.customers.top_up_job(customer, job_id, 5 * ChainPrices().of(definition))
     wait_until(
-        lambda: "TimeLimit=00:15:00" in scontrol(grid, slurm_id),
+        lambda: "TimeLimit=00:15:00" in job_record(grid, slurm_id),
         "the limit to be raised",
         20.0,
         0.1,
@@ -313,7 +307,7 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     grid.fleet.start_worker()
     read = "SELECT block_number FROM cursors WHERE stream = 'contract'"
     wait_until(lambda: rows(grid, read)[0].block_number >= head, "the scan", 60.0, 0.1)
-    assert "TimeLimit=00:15:00" in scontrol(grid, slurm_id)
+    assert "TimeLimit=00:15:00" in job_record(grid, slurm_id)
     assert journal(grid, job_id).count("ToppedUp") == 1
     grid.chain.customers.cancel_job(customer, job_id)
     assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
@@ -371,12 +365,3 @@ def test_journey__time_limit__is_out_of_credits_and_billed_to_the_minute(
 
 def test_journey__at_its_end__nothing_is_parked(grid: Grid) -> None:
     assert parked(grid) == []
-
-
-def execute(grid: Grid, statement: str, **parameters: str) -> None:
-    from sqlalchemy import text
-
-    from tests.support.grid_assertions import ledger
-
-    with ledger(grid) as engine, engine.begin() as connection:
-        connection.execute(text(statement), parameters)

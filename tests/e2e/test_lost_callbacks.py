@@ -49,11 +49,6 @@ def grid() -> Iterator[Grid]:
         grid.stop()
 
 
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
-
-
 def change(grid: Grid, statement: str, job_id: str) -> None:
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(statement), {"id": job_id})

@@ -30,6 +30,7 @@ from tests.support.end_states import (
     scontrol,
 )
 from tests.support.grid_assertions import (
+    all_slurm_ids,
     parked,
     rows,
     slurm_ids,
@@ -62,11 +63,6 @@ def grid() -> Iterator[Grid]:
         yield running
     finally:
         running.stop()
-
-
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
 
 
 def stop_fleet(grid: Grid) -> None:
@@ -171,17 +167,6 @@ def state_of(grid: Grid, job_id: str) -> str:
     )
 
 
-def all_in_slurm(grid: Grid) -> list[int]:
-    return sorted(
-        map(
-            int,
-            slurm_of(grid)
-            .run("squeue", "--noheader", "--states=all", "--format=%A")
-            .stdout.split(),
-        )
-    )
-
-
 def test_lost_ledger__left_alone_until_the_operator_adopts_it__then_all_settle(
     grid: Grid, customer: Account, jobs: dict[str, str]
 ) -> None:
@@ -190,7 +175,7 @@ def test_lost_ledger__left_alone_until_the_operator_adopts_it__then_all_settle(
         row.job_id: row for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")
     }
     before, statuses = (
-        all_in_slurm(grid),
+        all_slurm_ids(slurm_of(grid)),
         {job_id: grid.chain.job(job_id).status for job_id in active.values()},
     )
     tag = rows(grid, "SELECT tag FROM instance_tags")[0].tag.hex()
@@ -206,7 +191,9 @@ def test_lost_ledger__left_alone_until_the_operator_adopts_it__then_all_settle(
     assert set(alarm(grid)["some"]) == set(active.values())
     other = grid.submit_script(customer, SHORT)  # nonces come from the chain
     assert wait_for_end(grid, other, PATIENCE_S).status is ChainStatus.FINISHED
-    assert set(all_in_slurm(grid)) - set(before) == set(slurm_ids(grid, other))
+    assert set(all_slurm_ids(slurm_of(grid))) - set(before) == set(
+        slurm_ids(grid, other)
+    )
     assert {
         job_id: grid.chain.job(job_id).status for job_id in active.values()
     } == statuses
@@ -310,7 +297,7 @@ def test_restored_ledger__jobs_claimed_since_the_backup__are_not_submitted_again
     with_databases(
         grid, 'DROP DATABASE "{name}"', 'ALTER DATABASE backup RENAME TO "{name}"'
     )
-    known = all_in_slurm(grid)
+    known = all_slurm_ids(slurm_of(grid))
     grid.fleet.start(flower=False)
 
     def ids() -> dict[str, int]:
@@ -325,11 +312,11 @@ def test_restored_ledger__jobs_claimed_since_the_backup__are_not_submitted_again
         PATIENCE_S,
         0.2,
     )
-    assert (ids(), all_in_slurm(grid)) == (before, known)
+    assert (ids(), all_slurm_ids(slurm_of(grid))) == (before, known)
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
     for job_id in (waits, hidden):
         assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     grid.chain.customers.cancel_job(customer, runs)
     assert wait_for_end(grid, runs, PATIENCE_S).status is ChainStatus.CANCELLED
-    assert all_in_slurm(grid) == known
+    assert all_slurm_ids(slurm_of(grid)) == known
     assert parked(grid) == []

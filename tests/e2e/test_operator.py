@@ -92,11 +92,6 @@ def grid(broken: Path, webhook: WebhookReceiver) -> Iterator[Grid]:
         running.stop()
 
 
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
-
-
 def run(grid: Grid, *words: str) -> Result:
     # the command needs no key
     environment = {

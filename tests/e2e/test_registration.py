@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from devgrid.chain.model import ChainError, ChainNode, ChainPrices, Provider
+from devgrid.chain.model import ChainNode, ChainPrices, Provider
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
-from tests.support.grid_assertions import slurm_of, wait_for_end
+from tests.support.grid_assertions import slurm_of, wait_for_end, waiting_cpu_price_wei
 from tests.support.grids import BLOCK_TIME_S
 
 DEARER_WEI = 12 * 10**17
@@ -41,7 +41,9 @@ def grid() -> Iterator[Grid]:
 @pytest.fixture(scope="module")
 def registered(grid: Grid) -> Provider:
     """What the fleet registers, before it is approved."""
-    wait_until(lambda: cpu_price_that_waits(grid) is not None, "the registration", 90.0)
+    wait_until(
+        lambda: waiting_cpu_price_wei(grid) is not None, "the registration", 90.0
+    )
     return grid.chain.providers.waiting(grid.chain.account("provider").address)
 
 
@@ -75,15 +77,6 @@ def registration_status(grid: Grid) -> str:
     return str(json.loads(result.stdout)["registration_status"])
 
 
-def cpu_price_that_waits(grid: Grid) -> int | None:
-    try:
-        return grid.chain.providers.waiting(
-            grid.chain.account("provider").address
-        ).prices.cpu_wei_per_min
-    except ChainError:
-        return None
-
-
 def test_registration__unknown_cluster__says_what_slurm_and_settings_say(
     grid: Grid, registered: Provider
 ) -> None:
@@ -108,7 +101,7 @@ def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(
     grid.environment["METASCHEDULER_CPU_PRICE_PER_MIN"] = str(DEARER_WEI)
     grid.fleet.start_worker()
     grid.fleet.start_beat()
-    wait_until(lambda: cpu_price_that_waits(grid) == DEARER_WEI, "the new price", 90.0)
+    wait_until(lambda: waiting_cpu_price_wei(grid) == DEARER_WEI, "the new price", 90.0)
     address = grid.chain.account("provider").address
     waiting, in_force = (
         grid.chain.providers.waiting(address),

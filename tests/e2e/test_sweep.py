@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from celery import Celery
 from redis import Redis
-from sqlalchemy import text
 
 from devgrid import REPOSITORY
 from devgrid.chain.model import Account, ChainPrices
@@ -32,6 +31,8 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from tests.support.end_states import as_customer, id_of, row_of, scontrol
 from tests.support.grid_assertions import (
+    alarm_names,
+    execute,
     journal,
     ledger,
     parked,
@@ -39,10 +40,12 @@ from tests.support.grid_assertions import (
     sbatch_without_the_fleet,
     slurm_ids,
     slurm_of,
+    state_if_known,
     wait_for,
     wait_for_end,
 )
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.slurmctld_state import copied
 from tests.support.transports import SSH, OnlySsh, only_ssh, rest_in_chaos
 
 GRACE_S = 1.0
@@ -106,11 +109,6 @@ def grid(refused: Path, transport: Transport) -> Iterator[Grid]:
         yield running
     finally:
         running.stop()
-
-
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
 
 
 def last_sweep(grid: Grid) -> int:
@@ -208,17 +206,6 @@ def found_before_its_report(grid: Grid, job_id: str) -> set[str]:
     the contract is ahead of the ledger.
     """
     return ever_found(grid, job_id) - {"final_on_chain"}
-
-
-def execute(grid: Grid, *statements: str, **parameters: object) -> None:
-    with ledger(grid) as engine, engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement), parameters)
-
-
-def state(grid: Grid, job_id: str) -> str | None:
-    found = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)
-    return found[0].state if found else None
 
 
 def running_job(
@@ -341,7 +328,7 @@ def test_sweep__effects_are_gone__they_are_opened_again(
     grid.processes.kill(services, signal.SIGSTOP, wait=False)  # it stays CLAIMED
     try:
         job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
-        wait_until(lambda: state(grid, job_id) == "CLAIMED", "the claim", 60.0)
+        wait_until(lambda: state_if_known(grid, job_id) == "CLAIMED", "the claim", 60.0)
         grid.processes.kill(grid.fleet.find("worker"))
         drop_effects(grid, job_id)
     finally:
@@ -396,7 +383,7 @@ def test_sweep__contract_is_final_and_no_log_told__slurm_is_stopped(
     skip_logs(grid)
     grid.fleet.start_worker()
     wait_until(
-        lambda: state(grid, job_id) == "SETTLED",
+        lambda: state_if_known(grid, job_id) == "SETTLED",
         "the sweep at the worker's start",
         90.0,
         0.1,
@@ -412,7 +399,9 @@ def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(
     services = grid.processes.find("services")
     scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
     job_id = grid.submit_script(customer, LONG)
-    wait_until(lambda: state(grid, job_id) == "QUEUED", "the submission", 60.0, 0.1)
+    wait_until(
+        lambda: state_if_known(grid, job_id) == "QUEUED", "the submission", 60.0, 0.1
+    )
     grid.processes.kill(grid.fleet.find("worker"))
     # no service gives it to us again
     grid.processes.kill(services, signal.SIGSTOP, wait=False)
@@ -426,7 +415,7 @@ def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(
         skip_logs(grid)
         grid.fleet.start_worker()
         wait_until(
-            lambda: bool(sweep(grid)) and state(grid, job_id) == "REFUSED",
+            lambda: bool(sweep(grid)) and state_if_known(grid, job_id) == "REFUSED",
             "the second sight",
             90.0,
             GRACE_S,
@@ -563,7 +552,7 @@ def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(
     )
     grid.processes.kill(services, signal.SIGSTOP, wait=False)
     claimed = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
-    wait_until(lambda: state(grid, claimed) == "CLAIMED", "the claim", 60.0)
+    wait_until(lambda: state_if_known(grid, claimed) == "CLAIMED", "the claim", 60.0)
     grid.processes.kill(grid.fleet.find("worker"))
     (grid.users.home(customer.address) / "ended-before").touch()
     wait_until(lambda: not live(grid, ended), "SLURM to end one", 60.0, 0.2)
@@ -587,7 +576,7 @@ def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(
         1,
         1,
     ]
-    assert state(grid, over) is None
+    assert state_if_known(grid, over) is None
 
 
 OLDER = "a claim from before this ledger's first scan"
@@ -654,7 +643,7 @@ def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(
         before = last_sweep(grid)
         forget_the_job()
         wait_until(
-            lambda: state(grid, job_id) == "RUNNING",
+            lambda: state_if_known(grid, job_id) == "RUNNING",
             "the job to be taken in",
             90.0,
             0.5,
@@ -743,10 +732,12 @@ def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(
     slurm.run("scontrol", "update", nodes, "state=drain", "reason=test")
     state_folder, saved = slurm.layout.folder / "state", slurm.layout.folder / "saved"
     wait_until(
-        lambda: _copied(state_folder, saved), "a copy of slurmctld's state", 30.0, 0.2
+        lambda: copied(state_folder, saved), "a copy of slurmctld's state", 30.0, 0.2
     )
     job_id = grid.submit_script(customer, "#!/bin/bash\ndate >> runs\n")
-    wait_until(lambda: state(grid, job_id) == "QUEUED", "the submission", 60.0, 0.05)
+    wait_until(
+        lambda: state_if_known(grid, job_id) == "QUEUED", "the submission", 60.0, 0.05
+    )
     grid.processes.kill(grid.processes.find("slurmctld"))
     shutil.rmtree(state_folder)
     saved.rename(state_folder)
@@ -762,20 +753,6 @@ def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(
     )
 
 
-def _copied(folder: Path, to: Path) -> bool:
-    """slurmctld replaces files meanwhile."""
-    try:
-        shutil.copytree(folder, to, dirs_exist_ok=True)
-    except shutil.Error:
-        shutil.rmtree(to)
-        return False
-    return True
-
-
-def alarms(grid: Grid) -> set[str]:
-    return {row.name for row in rows(grid, "SELECT name FROM alarms")}
-
-
 @rest_in_chaos
 def test_sweep__slurm_lost_its_state__jobs_wait_until_slurm_knows_other_jobs(
     grid: Grid, customer: Account
@@ -783,7 +760,7 @@ def test_sweep__slurm_lost_its_state__jobs_wait_until_slurm_knows_other_jobs(
     first, second = running_job(grid, customer), running_job(grid, customer)
     lose_state(grid)
     until_found(grid, first, "needs_operator")  # SLURM lists nothing at all
-    assert "sweep_contradiction" in alarms(grid)
+    assert "sweep_contradiction" in alarm_names(grid)
     assert {grid.chain.job(job_id).status for job_id in (first, second)} == {
         ChainStatus.RUNNING
     }
@@ -829,7 +806,7 @@ def test_sweep__slurm_lost_its_state__jobs_wait_until_slurm_knows_other_jobs(
     job = wait_for_end(grid, second)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
     wait_until(
-        lambda: bool(sweep(grid)) and "sweep_contradiction" not in alarms(grid),
+        lambda: bool(sweep(grid)) and "sweep_contradiction" not in alarm_names(grid),
         "the alarm to be over",
         60.0,
     )
@@ -862,8 +839,8 @@ def test_sweep__slurm_lost_its_state__job_ends_with_accountings_figures(
         until_found(grid, job_id, "end_not_recorded")
         job = wait_for_end(grid, job_id)
     assert found_before_its_report(grid, job_id) == {"end_not_recorded"}
-    state, elapsed_s = accounted(grid, job_id)
-    assert (state, job.status) == ("CANCELLED", ChainStatus.CANCELLED)
+    state_if_known, elapsed_s = accounted(grid, job_id)
+    assert (state_if_known, job.status) == ("CANCELLED", ChainStatus.CANCELLED)
     assert row_of(grid, job_id).elapsed_s == int(elapsed_s)
     slurm_of(grid).run("scancel", *map(str, others))
 

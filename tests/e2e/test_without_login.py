@@ -24,7 +24,12 @@ from devgrid.tls import make_certificates
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
 from tests.support.end_states import assert_overrun_is_billed
-from tests.support.grid_assertions import journal, slurm_ids, slurm_of, wait_for_end
+from tests.support.grid_assertions import (
+    job_record,
+    journal,
+    slurm_ids,
+    wait_for_end,
+)
 from tests.support.grids import BLOCK_TIME_S
 
 
@@ -40,25 +45,12 @@ def grid() -> Iterator[Grid]:
         running.stop()
 
 
-@pytest.fixture(scope="module")
-def customer(grid: Grid) -> Account:
-    return grid.new_customer()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def overrunning(grid: Grid, customer: Account) -> str:
     """A job that runs into its limit of a minute: begun first, looked at when others
     have waited for longer.
     """
     return grid.submit_script(customer, "#!/bin/bash\nsleep 300\n", minutes=1)
-
-
-def shown(grid: Grid, slurm_id: int) -> str:
-    return (
-        slurm_of(grid)
-        .run("scontrol", "show", "job", str(slurm_id), "--oneliner")
-        .stdout
-    )
 
 
 def alarms(grid: Grid) -> set[str]:
@@ -82,7 +74,7 @@ def test_whole_job__no_sshd_anywhere__finishes_as_the_customers_user(
         f"{customer.address} in {home}, HOME={home},"
     )
     (slurm_id,) = slurm_ids(grid, job_id)
-    seen = shown(grid, slurm_id)
+    seen = job_record(grid, slurm_id)
     assert f"Comment=supervisor {grid.environment['PUBLIC_ADDRESS']}" in seen
     assert "Requeue=0" in seen
     # 22.05; 24.11

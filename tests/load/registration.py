@@ -2,9 +2,9 @@
 
 import time
 
-from devgrid.chain.model import ChainError
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
+from tests.support.grid_assertions import waiting_cpu_price_wei
 from tests.support.load_figures import Figure
 
 BLOCK_TIME_S = 1.0
@@ -34,7 +34,7 @@ def price_on_chain(grid: Grid) -> list[Figure]:
         )
         ready_s = time.monotonic()
         wait_until(
-            lambda: _waiting_price_wei(grid) == price_wei,  # noqa: B023
+            lambda: waiting_cpu_price_wei(grid) == price_wei,  # noqa: B023
             "the new price",
             60.0,
             EVERY_S,
@@ -49,12 +49,3 @@ def price_on_chain(grid: Grid) -> list[Figure]:
             bound_s,
         )
     ]
-
-
-def _waiting_price_wei(grid: Grid) -> int | None:
-    try:
-        return grid.chain.providers.waiting(
-            grid.chain.account("provider").address
-        ).prices.cpu_wei_per_min
-    except ChainError:
-        return None

@@ -1,4 +1,6 @@
-"""Reads the state of a grid: the contract, SLURM's own records, the ledger."""
+"""Reads the state of a grid: the contract, SLURM's own records, the ledger. Two
+functions change the ledger.
+"""
 
 import atexit
 import re
@@ -14,7 +16,7 @@ import psutil
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from devgrid.chain.model import ChainJob
+from devgrid.chain.model import ChainError, ChainJob
 from devgrid.cluster.slurm import Slurm
 from devgrid.grid import Grid
 from devgrid.machine import deadline
@@ -111,6 +113,13 @@ def rows(grid: Grid, query: str, **parameters: object) -> list[Any]:
         return list(connection.execute(text(query), parameters))
 
 
+def execute(grid: Grid, *statements: str, **parameters: object) -> None:
+    """Change the grid's ledger by these statements, in one transaction."""
+    with ledger(grid) as engine, engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement), parameters)
+
+
 def journal(grid: Grid, job_id: str) -> list[str]:
     """The names of a job's events, in order."""
     return [
@@ -127,6 +136,18 @@ def slurm_ids(grid: Grid, job_id: str) -> list[int]:
         "squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%A"
     )
     return [int(number) for number in listed.stdout.split()]
+
+
+def all_slurm_ids(slurm: Slurm) -> list[int]:
+    """The SLURM ids of all jobs that SLURM lists, with ended ones, in order."""
+    listed = slurm.run("squeue", "--noheader", "--states=all", "--format=%A")
+    return sorted(int(number) for number in listed.stdout.split())
+
+
+def job_record(grid: Grid, slurm_id: int) -> str:
+    """What scontrol shows of a job, in one line."""
+    argv = ("scontrol", "show", "job", str(slurm_id), "--oneliner")
+    return slurm_of(grid).run(*argv).stdout
 
 
 def parked(grid: Grid) -> list[Any]:
@@ -218,20 +239,41 @@ def _lines_with(pattern: re.Pattern[str], file: Path) -> list[str]:
 
 
 def state_of(grid: Grid, job_id: str) -> str:
-    """The state of a job in the ledger."""
-    return str(
-        rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state
-    )
+    """The state of a job that the ledger has."""
+    state = state_if_known(grid, job_id)
+    assert state is not None, f"the ledger does not have {job_id}"
+    return state
+
+
+def state_if_known(grid: Grid, job_id: str) -> str | None:
+    """The state of a job in the ledger; None of a job that it does not have."""
+    found = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)
+    return str(found[0].state) if found else None
 
 
 def fails_for_long(grid: Grid, job_id: str) -> None:
     """Make the failure five minutes old, so that the alarm is raised."""
     change = "UPDATE effects SET failing_since = failing_since - interval '6 min' WHERE job_id = :id"
-    with ledger(grid) as engine, engine.begin() as connection:
-        connection.execute(text(change), {"id": job_id})
+    execute(grid, change, id=job_id)
 
 
 def alarm(grid: Grid) -> str:
     """The details of the alarm about effects that fail for long, or nothing."""
     found = rows(grid, "SELECT details FROM alarms WHERE name = 'effect_overdue'")
     return str(found[0].details) if found else ""
+
+
+def alarm_names(grid: Grid) -> set[str]:
+    """The names of the alarms that are on, of all clusters of the ledger."""
+    return {row.name for row in rows(grid, "SELECT name FROM alarms")}
+
+
+def waiting_cpu_price_wei(grid: Grid) -> int | None:
+    """The price of a CPU, in wei a minute, that waits for the admin's approval; None
+    where nothing waits.
+    """
+    address = grid.chain.account("provider").address
+    try:
+        return grid.chain.providers.waiting(address).prices.cpu_wei_per_min
+    except ChainError:
+        return None

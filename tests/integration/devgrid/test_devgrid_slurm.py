@@ -27,6 +27,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2_grpc import (
     SshAPIServicer,
     add_SshAPIServicer_to_server,
 )
+from tests.support.submission_env import new_key
 
 CUSTOMER = "0x" + "ab" * 20
 NODES = 4
@@ -238,8 +239,8 @@ class _Login:
         command = authorized_keys_command(f"127.0.0.1:{port}", certificates.ca)
         self.sshd = Sshd.start(processes, slurm.env(), command)
         self.key, self.other_key = (
-            _new_key(processes.folder / "key"),
-            _new_key(processes.folder / "other-key"),
+            new_key(processes.folder / "key"),
+            new_key(processes.folder / "other-key"),
         )
 
     def run(
@@ -341,13 +342,6 @@ def _running(nodes: int, accounting: bool = False) -> Iterator[Slurm]:
             yield slurm
         finally:
             slurm.stop()
-
-
-def _new_key(file: Path) -> Path:
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True
-    )
-    return file
 
 
 def _uid(slurm: Slurm, user: str) -> int:
