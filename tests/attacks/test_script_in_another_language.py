@@ -71,7 +71,9 @@ SCRIPTS = {
     "bash": ("#!/usr/bin/env bash\n", 'echo "${BASH_SOURCE[0]##*/}"; kill -TERM $$\n', "slurm_script\n", "0:15"),
     "no first line": ("", "echo ran ${BASH_VERSION:+bash}\n", "ran bash\n", "0:0"),
     "no such program": ("#!/usr/bin/no-such-program\n", "x\n", "/usr/bin/no-such-program: not found\n", "127:0"),
-    "two words in one": ("#!/usr/bin/env python3 -u\n", "print('ran')\n", "'python3 -u': No such file or directory\n", "127:0"),
+    "two words in one": (
+        "#!/usr/bin/env python3 -u\n", "print('ran')\n", "'python3 -u': No such file or directory\n", "127:0"
+    ),
     "shell words": ("#!/usr/bin/awk -f;touch$IFS$HOME/touched\n", "BEGIN {}\n", "touched", "2:0"),
 }  # fmt: skip
 # `make setup` does not install R, as it needs 150 MB: where it is, it is tried too.

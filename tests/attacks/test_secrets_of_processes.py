@@ -184,11 +184,11 @@ def test_secrets_of__every_setting_that_may_hold_one__is_looked_for(grid: Grid) 
 
 
 def found_in(text: str, grid: Grid) -> set[str]:
-    return {
-        name
-        for name, forms in secrets_of(grid).items()
-        if any(form in text for form in forms)
-    }
+    found = set[str]()
+    for name, forms in secrets_of(grid).items():
+        if any(form in text for form in forms):
+            found.add(name)
+    return found
 
 
 def processes_of(grid: Grid) -> Iterator[psutil.Process]:

@@ -330,8 +330,8 @@ def test_token__of_an_earlier_submission_after_a_later_one__is_refused(
 @pytest.mark.parametrize(
     "option",
     [
-        "--time=600", "--ntasks=6", "--cpus-per-task=8", "--mem-per-cpu=5000", "--gpus=2", "--partition=other", "--job-name=x",
-        "--uid=root", "--comment=supervisor evil:1",
+        "--time=600", "--ntasks=6", "--cpus-per-task=8", "--mem-per-cpu=5000", "--gpus=2", "--partition=other",
+        "--job-name=x", "--uid=root", "--comment=supervisor evil:1",
     ],
 )  # fmt: skip
 def test_token__with_other_than_it_says__refused(
@@ -353,12 +353,13 @@ def test_token__with_other_than_it_says__refused(
 @pytest.mark.parametrize(
     "option",
     [
-        "--array=1-10", "--nodes=2", "--exclusive", "--gres=gpu:1", "--gpus-per-node=1", "--gpus-per-task=1", "--requeue",
-        "--reservation=x", "--qos=x", "--account=x", "--nice=10", "--begin=now+1hour", "--dependency=singleton", "--licenses=x",
-        "--hold", "--nodelist=node1", "--exclude=node1", "--mem=4000", "--mincpus=4", "--ntasks-per-node=1", "--time-min=1",
-        "--threads-per-core=1", "--cores-per-socket=2", "--constraint=x", "--tmp=1", "--contiguous", "--overcommit --nodes=4",
-        "--switches=1", "--cpus-per-gpu=2", "--mem-per-gpu=100", "--wckey=x",
-        "--hint=nomultithread", "--hint=compute_bound", "--exclusive=user", "--ntasks-per-core=1", "--ntasks-per-socket=1",
+        "--array=1-10", "--nodes=2", "--exclusive", "--gres=gpu:1", "--gpus-per-node=1", "--gpus-per-task=1",
+        "--requeue", "--reservation=x", "--qos=x", "--account=x", "--nice=10", "--begin=now+1hour",
+        "--dependency=singleton", "--licenses=x", "--hold", "--nodelist=node1", "--exclude=node1", "--mem=4000",
+        "--mincpus=4", "--ntasks-per-node=1", "--time-min=1", "--threads-per-core=1", "--cores-per-socket=2",
+        "--constraint=x", "--tmp=1", "--contiguous", "--overcommit --nodes=4", "--switches=1", "--cpus-per-gpu=2",
+        "--mem-per-gpu=100", "--wckey=x", "--hint=nomultithread", "--hint=compute_bound", "--exclusive=user",
+        "--ntasks-per-core=1", "--ntasks-per-socket=1",
         "--oversubscribe", "--spread-job --nodes=1-4", "--cpu-freq=high", "--network=x", "--clusters=devgrid",
     ],
 )  # fmt: skip

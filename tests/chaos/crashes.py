@@ -10,7 +10,7 @@ run. A batch of runs shares a grid (crash_series.py).
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -286,9 +286,7 @@ class CrashTestGrid:
             lines = (
                 violations(audit(gather(self.grid.folder))) + self._account_violations()
             )
-            found = [
-                line for line in lines if not any(name in line for name in under_way)
-            ]
+            found = [line for line in lines if not _names_any(line, under_way)]
             if not found:
                 break
         return found
@@ -319,3 +317,7 @@ def _let_the_hook_die(folder: Path, order: Path) -> None:
         f"\n{hook}\n", HOOK.format(order=order, hook=hook)
     )
     script.write_text(lines)
+
+
+def _names_any(line: str, names: Iterable[str]) -> bool:
+    return any(name in line for name in names)

@@ -225,9 +225,10 @@ def answers(
         "LARGE": str(large),
         "FIRST": first_job,
     }
-    given = [
-        json.dumps([known.get(word, word) for word in words]) for words in BAD_HAND_INS
-    ]
+    given = []
+    for words in BAD_HAND_INS:
+        filled_in = [known.get(word, word) for word in words]
+        given.append(json.dumps(filled_in))
     ended = subprocess.run(
         [sys.executable, "-c", COMMANDS],
         input="\n".join(given),

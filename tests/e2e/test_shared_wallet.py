@@ -82,18 +82,20 @@ def sweeps(grid: Grid, cluster: GridCluster) -> int:
     return int(rows(grid, whole, cluster=cluster.name)[0].n)
 
 
+def blocks_of_reports(grid: Grid, cluster: str) -> list[int]:
+    """The blocks that have the cluster's reports of finished jobs."""
+    return [
+        row.block_number
+        for row in transactions(grid)
+        if row.cluster == cluster
+        and row.purpose == "report FINISHED"
+        and row.block_number is not None
+    ]
+
+
 def side_by_side(grid: Grid) -> bool:
     """Whether each cluster reported a job before the other one's last report."""
-    first, second = (
-        [
-            row.block_number
-            for row in transactions(grid)
-            if row.cluster == cluster.name
-            and row.purpose == "report FINISHED"
-            and row.block_number is not None
-        ]
-        for cluster in grid.clusters
-    )
+    first, second = (blocks_of_reports(grid, cluster.name) for cluster in grid.clusters)
     return (
         bool(first and second) and min(first) < max(second) and min(second) < max(first)
     )

@@ -210,10 +210,9 @@ def test_keys__of_both_clusters__are_only_in_the_containers_that_work_with_them(
                 each if isinstance(each, str) else each["source"], set()
             ).add(name)
     supervisors = set(ours(TWO))
-    second = {
-        f"second_{secret}": {f"second-{name}" for name in names}
-        for secret, names in HOLDERS.items()
-    }
+    second = {}
+    for secret, names in HOLDERS.items():
+        second[f"second_{secret}"] = {f"second-{name}" for name in names}
     known = HOLDERS | OF_THE_SITE | second
     assert {
         secret: names for secret, names in holders.items() if secret in known

@@ -25,3 +25,12 @@ def _below(group: Any, context: Any, words: str) -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS = dict(_commands())  # by their words
+
+
+def commands_with(parameter: str) -> list[str]:
+    """The words of the commands that have a parameter of this name."""
+    found = []
+    for words, command in COMMANDS.items():
+        if parameter in {known.name for known in command.params}:
+            found.append(words)
+    return found

@@ -55,8 +55,16 @@ def pure_modules() -> set[str]:
 def reached(summaries: Iterable[Mapping[str, Any]]) -> Reached:
     """The sums of coverage's figures of some modules."""
     figures = list(summaries)
-    names = ("covered_branches", "num_branches", "covered_lines", "num_statements")
-    return Reached(*(sum(int(summary[name]) for summary in figures) for name in names))
+
+    def total(name: str) -> int:
+        return sum(int(summary[name]) for summary in figures)
+
+    return Reached(
+        total("covered_branches"),
+        total("num_branches"),
+        total("covered_lines"),
+        total("num_statements"),
+    )
 
 
 def report(files: Mapping[str, Any], pure: set[str]) -> tuple[list[str], bool]:

@@ -21,7 +21,7 @@ from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.registrations import REGISTRATION
-from tests.support.command_list import COMMANDS
+from tests.support.command_list import COMMANDS, commands_with
 from tests.support.commands import supervisor
 from tests.support.ledger import bring_to_queued, claim, job_id
 
@@ -277,11 +277,7 @@ def test_commands__each_one__is_known_to_read_or_to_change() -> None:
     changes = {change.words for change in CHANGES} | ELSEWHERE
     assert changes | READS == set(COMMANDS)
     assert changes & READS == set()
-    assert {
-        words
-        for words, command in COMMANDS.items()
-        if "yes" in {one.name for one in command.params}
-    } == changes
+    assert set(commands_with("yes")) == changes
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.words)

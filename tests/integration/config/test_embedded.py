@@ -108,11 +108,8 @@ def servers(state: Path) -> list[psutil.Process]:
         ):
             found.append(process)
     # As it was seen: a child of Postgres may have ended by now.
-    return [
-        process
-        for process in found
-        if process.info["ppid"] not in {other.pid for other in found}
-    ]
+    pids = {process.pid for process in found}
+    return [process for process in found if process.info["ppid"] not in pids]
 
 
 def connect(state: Path) -> psycopg.Connection:

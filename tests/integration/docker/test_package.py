@@ -131,11 +131,8 @@ def test_wheel__built__holds_every_file_of_its_packages_and_no_other(
             if name.endswith("/METADATA")
         ]
         assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
-    sources = {
-        name
-        for name in tracked
-        if name.startswith(tuple(f"{package}/" for package in PACKAGES))
-    }
+    folders = tuple(f"{package}/" for package in PACKAGES)
+    sources = {name for name in tracked if name.startswith(folders)}
     stems = {name.removesuffix(".proto") for name in sources if name.endswith(".proto")}
     generated = {f"{stem}_pb2{kind}.py" for stem in stems for kind in ("", "_grpc")}
     assert stems

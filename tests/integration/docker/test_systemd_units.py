@@ -53,9 +53,15 @@ def assignments(unit: Path, name: str) -> list[str]:
     return re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)
 
 
+def credentials(unit: Path) -> set[str]:
+    """The names of the credentials that a unit is given."""
+    return {line.partition(":")[0] for line in assignments(unit, "LoadCredential")}
+
+
 def faults(stderr: str, *words: str) -> list[str]:
     """The lines of systemd that are about us."""
-    return [line for line in stderr.splitlines() if any(word in line for word in words)]
+    about_us = re.compile("|".join(map(re.escape, words)))
+    return [line for line in stderr.splitlines() if about_us.search(line)]
 
 
 def test_units__verified_by_systemd__have_no_fault(installed: Path) -> None:
@@ -139,9 +145,9 @@ def test_drop_in__for_a_secret__has_no_fault_and_names_its_file(
 
 def test_units__of_the_fleet__have_the_servers_that_each_works_with() -> None:
     held = {
-        str(unit).removeprefix("grid-supervisor-").removesuffix(".service"): {
-            line.partition(":")[0] for line in assignments(unit, "LoadCredential")
-        }
+        str(unit).removeprefix("grid-supervisor-").removesuffix(".service"): (
+            credentials(unit)
+        )
         for unit in FLEET
     }
     assert all("database_url" in names for names in held.values())
@@ -316,12 +322,7 @@ def test_units__on_one_machine__answer_probes_at_ports_of_their_own() -> None:
 
 
 def test_keys__of_the_wallet_and_of_ssh__are_split_between_the_workers() -> None:
-    keys = {
-        unit.stem: {
-            line.partition(":")[0] for line in assignments(unit, "LoadCredential")
-        }
-        for unit in FLEET
-    }
+    keys = {unit.stem: credentials(unit) for unit in FLEET}
     with_wallet = {name for name, held in keys.items() if "eth_private_key" in held}
     with_ssh = {name for name, held in keys.items() if "slurm_ssh_private_key" in held}
     assert (with_wallet, with_ssh) == (

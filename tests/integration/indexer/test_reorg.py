@@ -309,9 +309,8 @@ def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
     )
     traced_scenario.worker.context.tracer.close()
     spans = traces.of(job_id)
-    (root,), (again,) = (
-        [span for span in spans if span.name == name] for name in (ROOT, AGAIN)
-    )
+    (root,) = (span for span in spans if span.name == ROOT)
+    (again,) = (span for span in spans if span.name == AGAIN)
     assert [span.parent for span in spans if not span.parent] == [root.parent]
     assert again.parent == root.id
     assert again.begun_s >= root.ended_s

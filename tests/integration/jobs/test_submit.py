@@ -150,10 +150,8 @@ SEEDED = random.Random(22_05)
 IN_THE_SCRIPT = 100_000
 THERE = [0, 900, 100_000, 199_000]
 BACK = [0, 150]
-MORE = [
-    (Direction.TO_SERVER, at)
-    for at in (60, 1500, *(SEEDED.randrange(200_000) for _ in range(2)))
-]
+TO_SERVER = [60, 1500, SEEDED.randrange(200_000), SEEDED.randrange(200_000)]
+MORE = [(Direction.TO_SERVER, at) for at in TO_SERVER]
 MORE += [(Direction.TO_CLIENT, at) for at in (40, 250, SEEDED.randrange(300))]
 
 

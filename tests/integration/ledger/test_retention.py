@@ -152,9 +152,11 @@ KEPT = {
     "an effect is open": "UPDATE effects SET done_at = NULL",
     "an effect is parked": "UPDATE effects SET done_at = NULL, parked_at = now()",
     "a callback is unread": "UPDATE callbacks SET read_at = NULL",
-    "a transaction is open": "UPDATE transactions SET state = 'SENT', done_at = NULL, block_number = NULL WHERE nonce = 1",
+    "a transaction is open": "UPDATE transactions SET state = 'SENT', done_at = NULL,"
+    " block_number = NULL WHERE nonce = 1",
     "a transaction may be lost": "UPDATE transactions SET block_number = 1000 WHERE nonce = 1",
-    "another ledger claims it": "INSERT INTO foreign_claims (cluster, job_id, tag, claim) VALUES ('here', :job, '', '{}')",
+    "another ledger claims it": "INSERT INTO foreign_claims (cluster, job_id, tag, claim)"
+    " VALUES ('here', :job, '', '{}')",
     "an alarm names it": "INSERT INTO alarms (cluster, name, details) VALUES"
     " ('here', 'runs_after_end', jsonb_build_object('jobs', CAST(:job AS text)))",
     "the last sweep doubts it": "INSERT INTO reconciliations (cluster, begun_at, report, previous_doubts) VALUES"
@@ -451,9 +453,10 @@ def test_archive__job__is_a_line_with_all_its_rows(
     assert found.keys() == {JOB, "0x1", "0x2", "0x3"}
     job = found[JOB]
     assert (job["script"], job["runs"], job["slurm_id"]) == ("echo", [{"run": 1}], 7)
-    assert {
-        table: [row[name] for row in job[table]] for table, name in NAME.items()
-    } == {
+    named = {}
+    for table, name in NAME.items():
+        named[table] = [row[name] for row in job[table]]
+    assert named == {
         "events": ["SlurmCompleted"],
         "effects": ["report"],
         "callbacks": [7],

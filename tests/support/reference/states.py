@@ -65,11 +65,11 @@ def _states() -> Iterator[str]:
 
 def _overview() -> list[str]:
     columns = ["event", *(state.value.lower() for state in State)]
-    rows = [
-        [stored_name(event), *(_cell(event, state) for state in State)]
-        for event in get_args(Event)
-    ]
-    return table(columns, rows)
+    return table(columns, [_row(event) for event in get_args(Event)])
+
+
+def _row(event: type) -> list[str]:
+    return [stored_name(event), *(_cell(event, state) for state in State)]
 
 
 def _cell(event: type, state: State) -> str:

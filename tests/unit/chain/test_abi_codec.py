@@ -230,10 +230,9 @@ def test_events__of_the_grid__are_all_there_and_those_of_roles_alone_are_indexed
 ) -> None:
     found = signatures(contract, "event")
     assert set(found) == {*EVENTS[contract], *ROLE_EVENTS}
-    indexed = {
-        name: [argument["indexed"] for argument in entry["inputs"]]
-        for name, entry in found.items()
-    }
+    indexed = {}
+    for name, entry in found.items():
+        indexed[name] = [argument["indexed"] for argument in entry["inputs"]]
     assert all(all(indexed[name]) for name in ROLE_EVENTS)
     assert not any(any(indexed[name]) for name in EVENTS[contract])
 

@@ -15,7 +15,7 @@ from supervisor_tasks import cli
 from supervisor_tasks.cli import run_command
 from supervisor_tasks.cli.app import MODULES, app
 from supervisor_tasks.cli.exit_codes import MEANINGS, ExitCode
-from tests.support.command_list import COMMANDS
+from tests.support.command_list import COMMANDS, commands_with
 from tests.support.commands import supervisor
 from tests.support.golden_cases import printed
 
@@ -192,26 +192,12 @@ def test_help__of_each_noun__ends_with_an_example_of_a_command(noun: str) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        words
-        for words, command in COMMANDS.items()
-        if "output" in {p.name for p in command.params}
-    ],
-)
+@pytest.mark.parametrize("words", commands_with("output"))
 def test_forms__of_each_command__can_be_without_colours(words: str) -> None:
     assert "no_color" in {parameter.name for parameter in COMMANDS[words].params}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        words
-        for words, command in COMMANDS.items()
-        if "yes" in {p.name for p in command.params}
-    ],
-)
+@pytest.mark.parametrize("words", commands_with("yes"))
 def test_change__each_command_that_asks_first__can_be_given_a_reason(
     words: str,
 ) -> None:

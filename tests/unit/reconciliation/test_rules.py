@@ -1,5 +1,6 @@
 """Ledger, contract and SLURM compared: what is found, and what is done about it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from supervisor_tasks.jobs.paid_size import Paid
 from supervisor_tasks.jobs.reorg_rules import LAST_LOG
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.reconciliation.doubts import doubts, needs_operator
-from supervisor_tasks.reconciliation.models import earlier_limits
+from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 from supervisor_tasks.reconciliation.rules import (
     Discrepancy,
     find_discrepancies,
@@ -48,6 +49,7 @@ from supervisor_tasks.reconciliation.snapshot import (
 )
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.squeue import SqueueRow
 from tests.support.snapshots import (
     CLAIM,
     CUSTOMER,
@@ -832,6 +834,19 @@ CHAIN = st.dictionaries(
     ),
     max_size=8,
 )
+
+
+def old_doubts(
+    jobs: Sequence[JobSummary], rows: Sequence[SqueueRow]
+) -> dict[str, float]:
+    """All doubts that there can be about these jobs, as old as the grace."""
+    missing = [f"missing {job.job_id}" for job in jobs]
+    duplicate = [
+        f"duplicate {job.job_id} {listed.slurm_id}" for job in jobs for listed in rows
+    ]
+    return dict.fromkeys([*missing, *duplicate], GRACE_S)
+
+
 VIEWS = st.builds(
     lambda jobs, rows, chain, old, traces: seeing(
         *jobs,
@@ -839,16 +854,7 @@ VIEWS = st.builds(
         chain=chain,
         confirmed_lookups={job.job_id: None for job in jobs},
         traces=traces,
-        previous_doubts={
-            doubt: GRACE_S
-            for job in jobs
-            for doubt in (
-                f"missing {job.job_id}",
-                *(f"duplicate {job.job_id} {listed.slurm_id}" for listed in rows),
-            )
-        }
-        if old
-        else {},
+        previous_doubts=old_doubts(jobs, rows) if old else {},
     ),
     st.lists(JOBS, max_size=6, unique_by=lambda job: job.job_id),
     st.lists(ROWS, max_size=8, unique_by=lambda listed: listed.slurm_id),

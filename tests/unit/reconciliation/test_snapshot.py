@@ -405,10 +405,9 @@ def test_named__several_of_one_name__has_live_ones_first_and_then_the_oldest() -
         row(2, number=1, user=STRANGER),
         row(8, number=2),
     ]
-    found = {
-        key: [listed.slurm_id for listed in listed_rows]
-        for key, listed_rows in seeing(rows=rows).named.items()
-    }
+    found = {}
+    for key, listed_rows in seeing(rows=rows).named.items():
+        found[key] = [listed.slurm_id for listed in listed_rows]
     assert found == {
         (name(1), CUSTOMER): [5, 9, 3, 4],
         (name(1), STRANGER): [2],

@@ -221,12 +221,9 @@ def test_jobs_listed__ended_after_the_time_of_the_worker__has_all_its_seconds(
 
 def test_jobs_listed__field_is_missing__counts_as_no_answer() -> None:
     body = answer("jobs").body
-    cut = {
-        "jobs": [
-            {key: value for key, value in job.items() if key != "submit_time"}
-            for job in body["jobs"]
-        ]
-    }
+    cut = {"jobs": [dict(job) for job in body["jobs"]]}
+    for job in cut["jobs"]:
+        del job["submit_time"]
     with pytest.raises(SlurmUnavailableError, match="a job without the fields"):
         jobs_listed(cut, 0)
     with pytest.raises(SlurmUnavailableError):

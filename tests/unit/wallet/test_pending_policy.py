@@ -52,6 +52,9 @@ UNKNOWN = replace(
     blocks=99,
     unclassified_age_s=GIVEN_UP_AFTER_S,
 )
+ABOVE_NODES_LIMIT = replace(UNKNOWN, rejection=Error.FEE_CAP)
+UNPAYABLE = replace(PENDING, rejection=Error.INSUFFICIENT_FUNDS, accepted=False)
+USED_ELSEWHERE = replace(PENDING, nonce_conflict_age_s=CERTAIN_S)
 
 ACTION_CASES = [
     ("it was just sent", PENDING, 7, True, Action.WAIT),
@@ -69,10 +72,10 @@ ACTION_CASES = [
     ("it pays less and may not pay more", replace(PENDING, fees=Fees(CAP, 1, False)), 7, True, Action.FEE_CAP_REACHED),
     ("it has no tip to speak of, at the cap", replace(NOT_PAID, fees=Fees(CAP, 95, False)), 7, True, Action.REPLACE),
     ("it pays less and the key is gone", replace(PENDING, fees=POOR, has_key=False), 7, True, Action.FEE_CAP_REACHED),
-    ("unpayable", replace(PENDING, rejection=Error.INSUFFICIENT_FUNDS, accepted=False), 7, False, Action.INSUFFICIENT_FUNDS),
-    ("it is payable again", replace(PENDING, rejection=Error.INSUFFICIENT_FUNDS, accepted=False), 7, True, Action.SEND),
+    ("unpayable", UNPAYABLE, 7, False, Action.INSUFFICIENT_FUNDS),
+    ("it is payable again", UNPAYABLE, 7, True, Action.SEND),
     ("it pays less, and no more is payable", replace(PENDING, fees=POOR), 7, False, Action.INSUFFICIENT_FUNDS),
-    ("its turn, blocks pass, and it is unpayable", replace(OLD, blocks=STUCK_BLOCKS), 7, False, Action.INSUFFICIENT_FUNDS),
+    ("its turn, blocks pass, unpayable", replace(OLD, blocks=STUCK_BLOCKS), 7, False, Action.INSUFFICIENT_FUNDS),
     ("it is unpayable and in no hurry", OLD, 7, False, Action.SEND),
     ("a block does not hold it", NEVER, 7, True, Action.GIVE_UP),
     ("a block does not hold it, and it is unpayable", NEVER, 7, False, Action.GIVE_UP),
@@ -88,13 +91,13 @@ ACTION_CASES = [
     ("for minutes, and then it was taken", replace(UNKNOWN, accepted=True, blocks=0), 7, True, Action.SEND),
     ("what does nothing is refused in unknown words", replace(UNKNOWN, is_cancellation=True), 7, True, Action.REPLACE),
     ("unknown words, and it pays less", replace(UNKNOWN, fees=POOR, unclassified_age_s=0.0), 7, True, Action.REPLACE),
-    ("more than a node allows", replace(UNKNOWN, rejection=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
-    ("more than a node allows, for minutes", replace(UNKNOWN, rejection=Error.FEE_CAP), 7, True, Action.GIVE_UP),
+    ("more than a node allows", replace(ABOVE_NODES_LIMIT, unclassified_age_s=0.0), 7, True, Action.SEND),
+    ("more than a node allows, for minutes", ABOVE_NODES_LIMIT, 7, True, Action.GIVE_UP),
     ("a node says that the nonce is used", replace(PENDING, rejection=Error.NONCE_TOO_LOW), 7, True, Action.WAIT),
     ("the nonce is mined", PENDING, 8, True, Action.VERIFY_NONCE),
     ("the nonce was mined a moment ago", replace(PENDING, nonce_conflict_age_s=0.5), 8, True, Action.VERIFY_NONCE),
-    ("the nonce was mined a while ago", replace(PENDING, nonce_conflict_age_s=CERTAIN_S), 8, True, Action.NONCE_USED_ELSEWHERE),
-    ("its nonce was in conflict and is not any more", replace(PENDING, nonce_conflict_age_s=99.0), 7, True, Action.WAIT),
+    ("the nonce was mined a while ago", USED_ELSEWHERE, 8, True, Action.NONCE_USED_ELSEWHERE),
+    ("its nonce was in conflict", replace(PENDING, nonce_conflict_age_s=99.0), 7, True, Action.WAIT),
 ]  # fmt: skip
 
 
