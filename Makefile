@@ -88,7 +88,7 @@ test: ## the checks, then the tests: WORKERS=6 files side by side, then those th
 	@$(MAKE) --no-print-directory --jobs 2 check collected
 	@COMMAND_PID=$$PPID tests/run_all.sh $(BIN)/pytest $(WORKERS) tests --extended=without
 
-test-extended: setup ## what `make test` leaves out: tests over slurmrestd, of faults, of two clusters, and of devgrid
+test-extended: setup ## what `make test` leaves out: over slurmrestd, faults, several clusters, devgrid, packaging
 	@COMMAND_PID=$$PPID tests/run_all.sh $(BIN)/pytest $(WORKERS) tests --extended=only
 
 # Each of pytest's workers collects all tests. Unless they are compiled before, each compiles them, too: 16 s of CPU time.

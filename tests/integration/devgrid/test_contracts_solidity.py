@@ -18,7 +18,8 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.abi_codec import decode_revert
 from supervisor_tasks.chain.rpc.client import Rpc, RpcError
 
-pytestmark = pytest.mark.slow  # compiles all contracts
+# compiles all contracts
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 CONTRACTS = REPOSITORY / "devgrid/contracts"
 CASES = [

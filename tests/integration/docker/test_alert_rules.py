@@ -8,6 +8,8 @@ import pytest
 
 from devgrid import REPOSITORY
 
+pytestmark = pytest.mark.extended
+
 RULES = REPOSITORY / "docker" / "helm" / "grid-supervisor" / "files" / "rules.yaml"
 TESTS = REPOSITORY / "docker" / "monitoring" / "alerts_test.yaml"
 

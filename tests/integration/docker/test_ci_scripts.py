@@ -15,7 +15,8 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from tests.support.marks import in_chaos
 
-pytestmark = pytest.mark.slow  # makes an environment of Python for each case
+# makes an environment of Python for each case
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 LOCKS = ("requirements.txt", "requirements-dev.txt", "requirements-otel.txt")
 DEBIANS = "/usr/bin/python3"

@@ -25,7 +25,11 @@ NEWEST = max(
 WITHIN_S = 60.0
 
 # a first installation downloads 100 MB
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.slow,
+    pytest.mark.extended,
+]
 
 
 @pytest.fixture(scope="module")
