@@ -2,6 +2,8 @@
 
 import random
 
+from supervisor_tasks.execution.doubled_delay import doubled_delay_s
+
 FIRST_WAIT_S = 0.25
 MAX_WAIT_S = 4.0  # short, so that all work goes on within seconds after an outage
 # where a customer's own login decides how often it is tried
@@ -14,5 +16,5 @@ def retry_delay_s(
     """Seconds before the next try. They are random by a fifth, so that a hundred jobs do
     not come back at the same moment.
     """
-    wait_s: float = min(first_wait_s * 2 ** min(attempts, 20), max_wait_s)
+    wait_s = doubled_delay_s(attempts, first_wait_s, max_wait_s)
     return wait_s * random.uniform(0.8, 1.2)  # noqa: S311

@@ -1,9 +1,9 @@
 """Claims that the contract rejects, although its queue shows work for us.
 
 Some claims pass the estimate and revert when they are mined: they cost gas. The task
-collect_receipts counts its looks at which claims of a kind were mined and none succeeded. From the third
-such look in a row, an alarm is raised. Then only one claim is sent at a time, and the
-wait between two grows until one succeeds.
+collect_receipts counts its looks at which claims of a kind were mined and none
+succeeded. From the third such look in a row, an alarm is raised. Then only one claim is
+sent at a time, and the wait between two grows until one succeeds.
 
 A claim that runs out of gas met a job with a longer definition than the first of the
 queue, and each claim sent behind it meets that job, too. From then on one claim is sent
@@ -15,6 +15,7 @@ raised after a minute.
 
 from collections.abc import Mapping, Sequence
 
+from supervisor_tasks.execution.doubled_delay import doubled_delay_s
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import INT, Fact
@@ -37,7 +38,8 @@ OUT_OF_GAS_SHARE = 0.9
 MAX_REVERTED_CLAIMS = (
     3  # in a row; a customer may cancel a job in the block of its claim
 )
-MAX_WAIT_S = 60.0
+FIRST_REVERT_WAIT_S = 1.0  # doubled with each further revert
+MAX_REVERT_WAIT_S = 60.0
 # a customer may cancel between the look at the queue and the estimate
 ESTIMATED_S = 60.0
 QUIET_S = 3600.0  # a count that has not changed for this long is void
@@ -55,7 +57,7 @@ def revert_delay_s(in_a_row: int) -> float:
     """Seconds for which no claim is sent after `in_a_row` reverts. Pure."""
     if in_a_row < MAX_REVERTED_CLAIMS:
         return 0.0
-    return min(2.0 ** min(in_a_row - 1, 10), MAX_WAIT_S)
+    return doubled_delay_s(in_a_row - 1, FIRST_REVERT_WAIT_S, MAX_REVERT_WAIT_S)
 
 
 def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:

@@ -22,6 +22,7 @@ from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.chain.subscription import Subscription
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
+from supervisor_tasks.execution.doubled_delay import doubled_delay_s
 from supervisor_tasks.jobs.claim_limits import ClaimLook
 from supervisor_tasks.jobs.events import ChainStatusObserved
 
@@ -75,7 +76,7 @@ class Failures:
             return poll_s
         return max(
             poll_s,
-            min(FIRST_BACKOFF_S * 2.0 ** min(self.number - 1, 10), MAX_BACKOFF_S),
+            doubled_delay_s(self.number - 1, FIRST_BACKOFF_S, MAX_BACKOFF_S),
         )
 
 

@@ -10,6 +10,7 @@ contradicts it. If two different ends can be true, the operator decides.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from supervisor_tasks.execution.doubled_delay import doubled_delay_s
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE, billed_minutes
 from supervisor_tasks.jobs.model import ChainStatus, Job, Outcome
 from supervisor_tasks.jobs.runs import CLOCKS_APART_S
@@ -38,6 +39,7 @@ CALLBACKS_AT_ONCE = (
     # report two things
     4
 )
+FIRST_GAP_S = 1.0  # doubled with each further callback
 MAX_GAP_S = 30.0
 
 
@@ -47,7 +49,8 @@ def poll_delay_s(callbacks: int) -> float:
     """
     if callbacks <= CALLBACKS_AT_ONCE:
         return 0.0
-    return min(2.0 ** min(callbacks - CALLBACKS_AT_ONCE - 1, 10), MAX_GAP_S)
+    doublings = callbacks - CALLBACKS_AT_ONCE - 1
+    return doubled_delay_s(doublings, FIRST_GAP_S, MAX_GAP_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from supervisor_tasks.chain.contract import (
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.execution.exclusive_run import exclusive, record_run
-from supervisor_tasks.jobs.claim_limits import ClaimCapacity, ClaimLook, Waits
+from supervisor_tasks.jobs.claim_limits import ClaimLook, WaitingJobsLimit, Waits
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.stalled import is_held
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
@@ -67,9 +67,9 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimL
         _record_registration(context, demand.permission)
         numbers = _numbers(demand)
         _end_rejections(context.ledger, numbers)
-        capacity = _allowed(context, demand, alarms)
-    wanted = numbers | {"claim": capacity.places}
-    return ClaimLook(any(numbers.values()), any(wanted.values()), capacity.why_not)
+        allowance = _allowance(context, demand, alarms)
+    wanted = numbers | {"claim": allowance.jobs}
+    return ClaimLook(any(numbers.values()), any(wanted.values()), allowance.why_not)
 
 
 def _numbers(demand: Demand) -> dict[str, int]:
@@ -95,10 +95,10 @@ def claim(context: WorkerContext) -> bool:
         alarms = wallet_watched(context, demand)
         _record_registration(context, demand.permission)
         wanted = _numbers(demand)
-        capacity = _allowed(context, demand, alarms)
-        wanted["claim"] = min(demand.claimable, capacity.places)
-        if capacity.why_not:
-            log.info("not_claiming", because=capacity.why_not)
+        allowance = _allowance(context, demand, alarms)
+        wanted["claim"] = min(demand.claimable, allowance.jobs)
+        if allowance.why_not:
+            log.info("not_claiming", because=allowance.why_not)
         _end_rejections(context.ledger, wanted)
         asked = {purpose: number for purpose, number in wanted.items() if number}
         allowed = {
@@ -180,33 +180,37 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Allowed:
+class _ClaimAllowance:
     """How many jobs may be claimed now; or why none may, though some wait."""
 
-    places: int = 0
+    jobs: int = 0
     why_not: str = ""
 
 
-def _allowed(context: WorkerContext, demand: Demand, alarms: set[str]) -> _Allowed:
+def _allowance(
+    context: WorkerContext, demand: Demand, alarms: set[str]
+) -> _ClaimAllowance:
     """How many jobs may be claimed now. Claims that are under way go on in any case."""
     ledger = context.ledger
     if not demand.claimable:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
-        return _Allowed()
+        return _ClaimAllowance()
     reasons: list[str] = [*sorted(alarms & STOPS_CLAIMS)]
     for switch in (Switch.CLAIMING_PAUSED, Switch.SUBMISSIONS_PAUSED):
         if ledger.switches.is_set(switch):
             reasons.append(switch)
     if reasons:
-        return _Allowed(why_not=", ".join(reasons))
+        return _ClaimAllowance(why_not=", ".join(reasons))
     if not demand.permission.valid:
-        return _Allowed(why_not="the grid has not approved this provider, or banned it")
+        return _ClaimAllowance(
+            why_not="the grid has not approved this provider, or banned it"
+        )
     if not slurm_is_healthy(ledger):
-        return _Allowed(why_not="SLURM does not answer")
-    return _places(context)
+        return _ClaimAllowance(why_not="SLURM does not answer")
+    return _allowance_by_waiting_jobs(context)
 
 
-def _places(context: WorkerContext) -> _Allowed:
+def _allowance_by_waiting_jobs(context: WorkerContext) -> _ClaimAllowance:
     """How many more jobs have room. The ledger is asked for each customer's share only
     when the room may be full.
     """
@@ -214,20 +218,20 @@ def _places(context: WorkerContext) -> _Allowed:
     jobs = ledger.count_in_states(WAITING)
     if jobs < chain.claim_max_waiting:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
-        return _Allowed(chain.claim_max_waiting - jobs)
+        return _ClaimAllowance(chain.claim_max_waiting - jobs)
     waiting = _waiting_by_customer(ledger)
-    capacity = ClaimCapacity(chain.claim_max_waiting, chain.claim_customer_share)
-    places = capacity.left(waiting)
-    if places:
+    limit = WaitingJobsLimit(chain.claim_max_waiting, chain.claim_customer_share)
+    left = limit.left(waiting)
+    if left:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
-        return _Allowed(places)
+        return _ClaimAllowance(left)
     ledger.alarms.on(
         AlarmName.CLAIMS_FULL,
         waiting=jobs,
-        customers=capacity.largest_customers(waiting),
+        customers=limit.largest_customers(waiting),
         advice="wait until some begin, or raise CLAIM_MAX_WAITING",
     )
-    return _Allowed(
+    return _ClaimAllowance(
         why_not=f"at most {chain.claim_max_waiting} jobs may wait (CLAIM_MAX_WAITING)"
     )
 

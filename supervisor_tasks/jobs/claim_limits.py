@@ -14,7 +14,7 @@ because one customer alone could reach it, and so stop the claims for all.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SHOWN_CUSTOMERS = 5  # in an alarm
+MAX_CUSTOMERS_IN_ALARM = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +38,32 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimCapacity:
-    """Room for `places` waiting jobs. One customer takes at most `share` of it (0 to
-    1).
+class WaitingJobsLimit:
+    """At most `max_jobs` jobs wait. One customer's count as at most `customer_share` of
+    them (0 to 1).
     """
 
-    places: int
-    share: float
+    max_jobs: int
+    customer_share: float
 
     def left(self, waiting: Mapping[str, Waits]) -> int:
         """How many more jobs may be claimed."""
-        taken = sum(map(self._places_of, waiting.values()))
-        return max(self.places - taken, 0)
+        counted = sum(map(self._counted, waiting.values()))
+        return max(self.max_jobs - counted, 0)
 
-    def _places_of(self, waits: Waits) -> int:
-        """The places that a customer takes."""
-        return min(waits.turn, max(int(self.places * self.share), 1))
+    def _counted(self, waits: Waits) -> int:
+        """As how many waiting jobs a customer's count."""
+        return min(waits.turn, max(int(self.max_jobs * self.customer_share), 1))
 
     def largest_customers(self, waiting: Mapping[str, Waits]) -> dict[str, str]:
-        """The customers that take the most places, in words; of those that take the
-        same, the ones with the most jobs.
+        """The customers whose jobs count most, in words; of those with the same count,
+        the ones with the most jobs.
         """
         most_first = sorted(
             waiting.items(),
-            key=lambda one: (-self._places_of(one[1]), -one[1].turn - one[1].held),
+            key=lambda one: (-self._counted(one[1]), -one[1].turn - one[1].held),
         )
         return {
             customer: f"{waits.turn} wait, {waits.held} are held"
-            for customer, waits in most_first[:SHOWN_CUSTOMERS]
+            for customer, waits in most_first[:MAX_CUSTOMERS_IN_ALARM]
         }

@@ -1,5 +1,6 @@
 """The effects that several rules open, and when they are due. Pure."""
 
+from supervisor_tasks.execution.doubled_delay import doubled_delay_s
 from supervisor_tasks.jobs.model import Effect, EffectKind, Job, State
 
 FIRST_POLL_S = 0.5
@@ -30,9 +31,9 @@ def next_poll(job: Job) -> Effect:
     than the paid time is used. So a job that is requeued right after this look, without
     a callback, has had no unpaid time at the next one.
     """
-    doubled_s = FIRST_POLL_S * 2 ** min(job.poll_count, 16)
+    doubled_s = doubled_delay_s(job.poll_count, FIRST_POLL_S, MAX_POLL_S)
     used_up_in_s = max(float(job.left_s), MIN_POLL_S)
-    return Effect(EffectKind.POLL_SLURM, min(doubled_s, MAX_POLL_S, used_up_in_s))
+    return Effect(EffectKind.POLL_SLURM, min(doubled_s, used_up_in_s))
 
 
 def limit_to_apply(job: Job) -> tuple[Effect, ...]:

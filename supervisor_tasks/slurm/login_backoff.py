@@ -8,6 +8,8 @@ next wait short again.
 
 from dataclasses import dataclass
 
+from supervisor_tasks.execution.doubled_delay import doubled_delay_s
+
 FIRST_S = 30.0
 SLOW_S = 5.0  # a command that took so long means a slow login or a slow SLURM
 SLOW_FOR_S = 300.0  # after the last such command
@@ -39,7 +41,7 @@ class LoginBackoff:
         if begun_s < self.since_s:
             return
         self.since_s = now_s
-        self.until_s = now_s + min(FIRST_S * 2**self.times, MAX_BACKOFF_S)
+        self.until_s = now_s + doubled_delay_s(self.times, FIRST_S, MAX_BACKOFF_S)
         self.times += 1
 
     def record_duration(self, took_s: float, now_s: float) -> None:

@@ -1,9 +1,9 @@
 import pytest
 
-from supervisor_tasks.jobs.claim_limits import ClaimCapacity, Waits
+from supervisor_tasks.jobs.claim_limits import WaitingJobsLimit, Waits
 from supervisor_tasks.jobs.stalled import is_held
 
-CAPACITY = ClaimCapacity(places=100, share=0.25)
+LIMIT = WaitingJobsLimit(max_jobs=100, customer_share=0.25)
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,17 @@ CAPACITY = ClaimCapacity(places=100, share=0.25)
 def test_left__jobs_that_wait__take_places_up_to_each_customers_share(
     waiting: dict[str, Waits], left: int
 ) -> None:
-    assert CAPACITY.left(waiting) == left
+    assert LIMIT.left(waiting) == left
 
 
 def test_left__share_of_less_than_one_job__counts_as_one() -> None:
-    assert ClaimCapacity(places=2, share=0.1).left({"a": Waits(turn=2)}) == 1
+    assert (
+        WaitingJobsLimit(max_jobs=2, customer_share=0.1).left({"a": Waits(turn=2)}) == 1
+    )
 
 
 def test_largest_customers__two__the_one_with_most_jobs_comes_first() -> None:
-    largest = CAPACITY.largest_customers(
-        {"a": Waits(turn=1), "b": Waits(turn=2, held=3)}
-    )
+    largest = LIMIT.largest_customers({"a": Waits(turn=1), "b": Waits(turn=2, held=3)})
     assert list(largest.items()) == [
         ("b", "2 wait, 3 are held"),
         ("a", "1 wait, 0 are held"),
@@ -45,8 +45,8 @@ def test_largest_customers__others_hold_many__those_that_take_places_come_first(
 ):
     holding = {f"holds {number}": Waits(held=1000) for number in range(5)}
     filling = {f"fills {number}": Waits(turn=25) for number in range(4)}
-    assert CAPACITY.left(holding | filling) == 0
-    assert list(CAPACITY.largest_customers(holding | filling))[:4] == list(filling)
+    assert LIMIT.left(holding | filling) == 0
+    assert list(LIMIT.largest_customers(holding | filling))[:4] == list(filling)
 
 
 @pytest.mark.parametrize(
