@@ -14,12 +14,10 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import SubmissionDenied, SubmitStarted
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
+from supervisor_tasks.jobs.runs import CLOCKS_APART_S
 from supervisor_tasks.slurm.job_matching import MatchResult
 
 log = structlog.get_logger()
-
-# the most by which the clocks of the database, the login node and slurmctld differ
-CLOCKS_APART_S = 5.0
 
 
 def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool:

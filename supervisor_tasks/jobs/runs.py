@@ -16,7 +16,9 @@ from typing import NamedTuple
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 
 UNKNOWN_S = 0  # `submit_s` of runs that the ledger knows no time of
-CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
+# the most by which the clocks of the database, the login node and slurmctld differ,
+# SLURM's whole seconds included
+CLOCKS_APART_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from supervisor_tasks.jobs.events import (
     Submitted,
 )
 from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
+from supervisor_tasks.jobs.runs import CLOCKS_APART_S
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import (
@@ -63,7 +64,6 @@ JOBS_ASKED_AT_ONCE = 1000
 JOBS_TRACED_AT_ONCE = 50
 # whose homes one sweep looks at: each needs a login and a command
 CUSTOMERS_AT_ONCE = 10
-CLOCKS_APART_S = 5.0  # how far the clocks of the login node and of slurmctld may differ
 MAX_UNANSWERED_QUESTIONS = 3  # questions without an answer: each may take half a minute
 SCANNED_WITHIN_S = 90.0  # a longer gap in the scan may hide that blocks are lost
 SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds

@@ -29,7 +29,7 @@ from supervisor_tasks.slurm.ssh import LoginRejectedError
 
 LIFE_S = 300
 # the login node's clock may be behind ours by so much; munge allows the same
-CLOCKS_APART_S = 300
+CERTIFICATE_CLOCKS_APART_S = 300
 
 
 class NoSuchPrincipalError(LoginRejectedError):
@@ -66,7 +66,7 @@ class CertificateAuthority:
             .type(SSHCertificateType.USER)
             .public_key(pair.public_key())
             .valid_principals([user.encode()])
-            .valid_after(now_s - CLOCKS_APART_S)
+            .valid_after(now_s - CERTIFICATE_CLOCKS_APART_S)
             .valid_before(now_s + self.life_s)
             .serial(secrets.randbits(63))
             .key_id(f"{self.name} for {user}".encode())

@@ -6,7 +6,7 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.login_node import LoginNode
 from supervisor_tasks.slurm.ssh import our_clock_s
-from supervisor_tasks.slurm.submit_token import CLOCKS_APART_S
+from supervisor_tasks.slurm.submit_token import LOGIN_CLOCK_APART_S
 
 
 class ClocksDifferError(TransientError):
@@ -15,7 +15,7 @@ class ClocksDifferError(TransientError):
     def __init__(self, user: str, admin: str, address: str, ahead_s: int) -> None:
         super().__init__(
             f"the clock of {user}'s session on {address} is {ahead_s:+d} s to that of {admin}'s session; "
-            f"expected at most {CLOCKS_APART_S} s. If the login nodes behind {address} show the same time, "
+            f"expected at most {LOGIN_CLOCK_APART_S} s. If the login nodes behind {address} show the same time, "
             f"a start-up file of {user} prints a false one; else start chrony or ntpd on them"
         )
 
@@ -36,7 +36,7 @@ class SshClock:
         """
         clock, admins = self.login_node.ssh.clock(user), self._admins_clock()
         ahead_s = clock.ahead_of_s(admins)
-        if abs(ahead_s) > CLOCKS_APART_S:
+        if abs(ahead_s) > LOGIN_CLOCK_APART_S:
             # a clock that was just set must not be rejected twice
             self.login_node.ssh.discard_clock(user)
             self.login_node.ssh.discard_clock(self.login_node.admin)

@@ -17,7 +17,7 @@ from supervisor_tasks.jobs.effect_timing import CLOCK_SKEW_S
 from supervisor_tasks.jobs.model import Definition, JobId
 
 # seconds between the clocks of slurmctld and of the login nodes behind one address
-CLOCKS_APART_S = 60
+LOGIN_CLOCK_APART_S = 60
 VERSION = "supervisor-submit-1"
 TOKEN_PATTERN = r" token=\d+\.\d+\.[0-9a-f]{64}"  # noqa: S105  follows a comment, if slurmctld has not removed it
 
@@ -80,7 +80,7 @@ def expires_s(begun_login_s: int, in_time_s: float, message_timeout_s: float) ->
     login node's clock. It covers the time that sbatch may run, the time of its message,
     and the difference of the clocks.
     """
-    return begun_login_s + round(in_time_s + message_timeout_s) + CLOCKS_APART_S
+    return begun_login_s + round(in_time_s + message_timeout_s) + LOGIN_CLOCK_APART_S
 
 
 def usable_s(in_time_s: float, message_timeout_s: float) -> float:
@@ -89,4 +89,4 @@ def usable_s(in_time_s: float, message_timeout_s: float) -> float:
     be behind, and both count whole seconds.
     """
     lasts_s = expires_s(0, in_time_s, message_timeout_s)
-    return lasts_s + 2 * CLOCKS_APART_S + CLOCK_SKEW_S
+    return lasts_s + 2 * LOGIN_CLOCK_APART_S + CLOCK_SKEW_S

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.jobs.runs import CLOCKS_APART_S
 from supervisor_tasks.slurm.parsers import can_be_given
 
-# the most by which the clocks of the database, the login node and slurmctld differ
-CLOCKS_APART_S = 5.0
 # ids that a killed slurmctld may have given after it last saved its state
 GIVEN_AND_FORGOTTEN = 10_000
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Address, JobId, State
-from supervisor_tasks.slurm.submit_token import CLOCKS_APART_S
+from supervisor_tasks.slurm.submit_token import LOGIN_CLOCK_APART_S
 from tests.support.submission_env import SLURM_SETTINGS, SubmissionEnv
 
 ATTACKER = Address("0x" + "4" * 40)
@@ -61,7 +61,7 @@ def last_error(submission_env: SubmissionEnv, job_id: JobId) -> str:
         return str(connection.scalar(query, {"id": submission_env.effect_id(job_id)}))
 
 
-@pytest.mark.parametrize("ahead_s", [3500, -3500, CLOCKS_APART_S + 30])
+@pytest.mark.parametrize("ahead_s", [3500, -3500, LOGIN_CLOCK_APART_S + 30])
 def test_forged_clock__far_from_the_admins__nothing_is_submitted(
     submission_env: SubmissionEnv, site: WorkerContext, home: Path, ahead_s: int
 ) -> None:
@@ -71,7 +71,7 @@ def test_forged_clock__far_from_the_admins__nothing_is_submitted(
     assert not (home / "input").exists()  # no token was shown to him
     said = last_error(submission_env, job_id)
     assert f"clock of {ATTACKER}'s session" in said
-    assert f"at most {CLOCKS_APART_S} s" in said
+    assert f"at most {LOGIN_CLOCK_APART_S} s" in said
     (home / ".bashrc").unlink()
     submission_env.a_minute_passes(job_id)
     assert submission_env.carry_out(site, job_id).state is State.QUEUED

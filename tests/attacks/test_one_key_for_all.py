@@ -20,7 +20,7 @@ from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.slurm.certificates import (
-    CLOCKS_APART_S,
+    CERTIFICATE_CLOCKS_APART_S,
     LIFE_S,
     CertificateAuthority,
     NoSuchPrincipalError,
@@ -109,12 +109,12 @@ def test_certificate__stolen__opens_the_account_that_it_names_and_no_other(
 def test_certificate__signed_at_several_times__is_good_for_five_minutes(
     sshd: Sshd, authority: CertificateAuthority
 ) -> None:
-    assert (LIFE_S, CLOCKS_APART_S) == (300, 300)
+    assert (LIFE_S, CERTIFICATE_CLOCKS_APART_S) == (300, 300)
     now_s = time.time()
     for signed_ago_s, good in (
         (LIFE_S - 60, True),
         (LIFE_S + 5, False),
-        (-CLOCKS_APART_S + 60, True),
+        (-CERTIFICATE_CLOCKS_APART_S + 60, True),
         (-600, False),
     ):
         signer = replace(authority, clock=partial(float, now_s - signed_ago_s))

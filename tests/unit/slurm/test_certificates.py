@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from supervisor_tasks.slurm.certificates import (
-    CLOCKS_APART_S,
+    CERTIFICATE_CLOCKS_APART_S,
     CertificateAuthority,
     NoSuchPrincipalError,
     authority_key,
@@ -45,7 +45,7 @@ def test_key_for__customer_or_user_of_the_settings__is_valid_for_this_user_alone
     assert isinstance(shown, SSHCertificate)
     assert shown.valid_principals == [user.encode()]
     assert (shown.valid_after, shown.valid_before) == (
-        NOW_S - CLOCKS_APART_S,
+        NOW_S - CERTIFICATE_CLOCKS_APART_S,
         NOW_S + 60,
     )
     assert (shown.extensions, shown.key_id) == ({}, f"supervisor for {user}".encode())
