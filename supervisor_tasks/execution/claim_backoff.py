@@ -61,7 +61,9 @@ def revert_delay_s(in_a_row: int) -> float:
 
 
 def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:
-    """How many of the wanted claims may be under way now."""
+    """How many of the wanted claims may be under way now. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     in_a_row, ago_s = _reverts_in_a_row(ledger, purpose)
     if in_a_row < MAX_REVERTED_CLAIMS:
         return min(wanted, _at_most(ledger, purpose) or wanted)
@@ -74,7 +76,8 @@ def record_results(
     ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int, RevertedError]
 ) -> None:
     """Count the results of mined claims. A worker that dies before the end counts one
-    look too few.
+    look too few. Raises LedgerUnavailableError, when the database does not answer; a
+    retry helps.
     """
     for purpose in PURPOSES:
         results = [entry for entry in mined if entry.sent.purpose == purpose]
@@ -113,8 +116,8 @@ def _at_most(ledger: Ledger, purpose: str) -> int | None:
 
 
 def record_estimate_rejected(ledger: Ledger, purpose: str, error: str) -> bool:
-    """Store that a claim failed at the estimate. True when it is the first such
-    claim.
+    """Store that a claim failed at the estimate. True when it is the first such claim.
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     rejected = _estimate_rejected(ledger, purpose)
     is_first = rejected.subject() is None
@@ -132,7 +135,9 @@ def record_estimate_rejected(ledger: Ledger, purpose: str, error: str) -> bool:
 
 
 def record_estimate_ok(ledger: Ledger, purpose: str) -> None:
-    """Store that a claim passed the estimate, or that none waits."""
+    """Store that a claim passed the estimate, or that none waits. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     rejected = _estimate_rejected(ledger, purpose)
     if rejected.subject() is not None:
         rejected.update(False)

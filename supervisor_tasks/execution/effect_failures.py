@@ -39,8 +39,8 @@ def given_back_on_failure(
     ledger: Ledger, effects: Sequence[OpenEffect]
 ) -> Iterator[None]:
     """Make the effects of a batch due again soon if the batch fails. A TransientError
-    is logged as a warning. An unexpected error is raised; an effect that fails so each
-    time is leased isolated, and then parked.
+    is logged as a warning. Any other error is raised, and the effects are tried again.
+    An effect that fails so each time is leased isolated, and then parked.
     """
     again_s = retry_delay_s(most_attempts(effects))
     try:
@@ -61,7 +61,8 @@ def give_back_unexpected(
     ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object
 ) -> None:
     """Make effects due again soon after an unexpected error. One that was leased
-    isolated is parked at its third error.
+    isolated is parked at its third error. Raises LedgerUnavailableError, when the
+    database does not answer; a retry helps.
     """
     if len(effects) == 1 and effects[0].unexpected_failures + 1 >= PARKED_AFTER:
         park(ledger, effects[0], error_text(error), error=type(error).__name__, **seen)
@@ -81,7 +82,8 @@ def error_text(error: Exception) -> str:
 
 def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> None:
     """Leave an effect to the operator, with an alarm and the evidence in `seen`. If
-    news of the job came in meanwhile, the effect is tried once more instead.
+    news of the job came in meanwhile, the effect is tried once more instead. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     parked = ledger.effects.park(effect, reason, {"reason": reason, **seen})
     about = effect.named | {
@@ -97,9 +99,10 @@ def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> Non
 
 
 def watch_effects(ledger: Ledger) -> None:
-    """Raise alarms for parked effects, and for effects that have failed for long.
-    The alarms end when there are none. Late effects are still tried: an outage never
-    ends a job.
+    """Raise alarms for parked effects, and for effects that have failed for long. The
+    alarms end when there are none. Late effects are still tried: an outage never ends a
+    job. Raises LedgerUnavailableError, when the database does not answer; a retry
+    helps.
     """
     summary = ledger.effects.alarm_summary()
     if summary.parked:

@@ -55,6 +55,9 @@ def run_exclusive(
     the effects are stored, and `dispatch_due_effects` or beat dispatches them again. A
     worker that did the work records the run. With `takes_long`, a worker that finds the
     lock taken records one, too, and the work is not done once more.
+
+    Raises the error of `work`, and LedgerUnavailableError, when the database does not
+    answer; a retry of the latter helps.
     """
     if takes_long:
         _run_with_lock(ledger, name, work, takes_long=True)
@@ -64,7 +67,9 @@ def run_exclusive(
 
 def run_side_by_side(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
     """Do `work` until it returns False, in one thread of this process. Other workers
-    may do it at the same time, so `work` leases what it works on.
+    may do it at the same time, so `work` leases what it works on. Raises the error of
+    `work`, and LedgerUnavailableError, when the database does not answer; a retry of
+    the latter helps.
     """
     _run_in_one_thread(ledger, name, lambda: _run(ledger, name, work))
 
@@ -119,7 +124,9 @@ def record_run(
 ) -> Iterator[None]:
     """Record up to two runs of periodic work. The first: it came to an end, so this
     program makes progress. The second: it succeeded, so the other systems answer too.
-    `readings` are numbers that it read from them.
+    `readings` are numbers that it read from them. Raises the error of the work within,
+    and LedgerUnavailableError, when the database does not answer; a retry of the latter
+    helps.
     """
     try:
         with timed(BATCHES, name):

@@ -96,7 +96,8 @@ class Batch:
     def run(self, goes_on: Callable[[], bool]) -> None:
         """Carry out all due effects, as long as `goes_on` answers True, and record what
         came of them. Returns at once if another thread already runs the batch; that
-        thread then leases again. Raises LedgerUnavailableError; a retry helps.
+        thread then leases again. Raises LedgerUnavailableError, when the database does
+        not answer; a retry helps.
         """
         with self._lock:
             self._asked = True

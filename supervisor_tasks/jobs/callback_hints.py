@@ -31,7 +31,8 @@ def read_callbacks(context: WorkerContext) -> int:
     """Make the jobs of unread callbacks due for a look, if they have the SLURM id in
     the callback, and mark the callbacks as read; returns how many these were. A
     callback that two workers read at the same time is counted once, and asks for two
-    looks. Raises LedgerUnavailableError; a retry helps.
+    looks. Raises LedgerUnavailableError, when the database does not answer; a retry
+    helps.
     """
     callbacks = context.ledger.callbacks.unread()
     if not callbacks:

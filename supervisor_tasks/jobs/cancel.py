@@ -34,8 +34,11 @@ def cancel(context: WorkerContext, job: Job) -> Event:
     cancel all SLURM jobs that are identified as the job.
 
     SLURM must not requeue the job: as long as SLURM remembers an ended or cancelled
-    job, its owner could have it run once more. Raises TransientError (a retry helps),
-    or UndecidedError (the operator must look).
+    job, its owner could have it run once more.
+
+    Raises TransientError, when SLURM does not answer or cannot cancel the job yet; a
+    retry helps. Raises UndecidedError, when the job may or may not be the grid's; a
+    retry does not help: the operator decides.
     """
     if job.slurm_id is None:
         return _cancel_without_id(context, job)

@@ -48,8 +48,11 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimL
     """Whether the contract has anything for us, and whether it may be claimed now.
     Stores our permissions, how many jobs wait to be claimed, and the chain's head if it
     is known; raises an alarm when the chain or the wallet has a problem, or when there
-    is no room. Raises RpcUnavailableError or LedgerUnavailableError (a retry helps), or
-    WrongChainError.
+    is no room.
+
+    Raises RpcUnavailableError or LedgerUnavailableError, when an endpoint or the
+    database does not answer; a retry helps. Raises WrongChainError, when an endpoint is
+    of another chain; a retry does not help: the operator corrects its URL.
     """
     readings = dict[str, int]()
     if head is not None:
@@ -85,9 +88,15 @@ def _numbers(demand: Demand) -> dict[str, int]:
 def claim(context: WorkerContext) -> bool:
     """Look at the queues, and write one claim for each job, cancellation and top-up for
     us. At most CLAIM_BATCH of each are under way, and of jobs as many as there is room
-    for. Their receipts show what each claim gave. Raises RpcUnavailableError,
-    LedgerUnavailableError, NoEstimateError, WalletEmptyError or TooDearError (a retry
-    helps), or WrongChainError.
+    for. Their receipts show what each claim gave.
+
+    Raises RpcUnavailableError or LedgerUnavailableError, when an endpoint or the
+    database does not answer; a retry helps. Raises NoEstimateError, when the node has
+    no estimate; a retry helps. Raises WalletEmptyError, when the balance is too low; a
+    retry helps after a deposit. Raises TooDearError, when the write costs more than
+    WALLET_MAX_WEI_PER_TX; a retry helps when the price falls. Raises WrongChainError,
+    when an endpoint is of another chain; a retry does not help: the operator corrects
+    its URL.
     """
     chain = context.chain
     with reading_once(), chain_watched(context):

@@ -5,8 +5,9 @@ from supervisor_tasks.execution.exclusive_run import record_run
 
 
 def dispatch_due_effects(context: WorkerContext) -> None:
-    """Dispatch the due effects whose message was lost, whose worker died, or
-    whose time has come.
+    """Dispatch the due effects whose message was lost, whose worker died, or whose time
+    has come. Raises LedgerUnavailableError, when the database does not answer; a retry
+    helps.
     """
     ledger = context.ledger
     with record_run(ledger, "dispatch_due_effects"):

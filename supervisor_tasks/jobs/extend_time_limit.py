@@ -28,9 +28,11 @@ def extend_time_limit(context: WorkerContext, job: Job) -> Event:
     used.
 
     If another customer's job has the id by now, its limit is not changed. A requeue
-    lowers the limit; if the owner has set an even lower one, that stays. Raises
-    SlurmUnavailableError or SshUnavailableError (a retry helps), or SlurmRejectedError:
-    SLURM rejects the limit, the job keeps its old one, and the operator must look.
+    lowers the limit; if the owner has set an even lower one, that stays.
+
+    Raises SlurmUnavailableError or SshUnavailableError, when SLURM or the login node
+    does not answer; a retry helps. Raises SlurmRejectedError, when SLURM rejects the
+    limit, and the job keeps its old one; a retry does not help: the operator looks.
     """
     if job.slurm_id is None:
         return EffectCompleted(EffectKind.TOP_UP)

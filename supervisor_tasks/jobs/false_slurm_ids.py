@@ -35,7 +35,8 @@ def denied_submissions(
     context: WorkerContext, jobs: Mapping[JobId, Job], matches: dict[JobId, MatchResult]
 ) -> dict[JobId, SubmissionDenied]:
     """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld
-    does not answer at the moment, the matches of these jobs become unclear.
+    does not answer at the moment, the matches of these jobs become unclear. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     # sbatch answered with an id, and no look has shown the job since
     unseen = dict[JobId, SlurmId]()

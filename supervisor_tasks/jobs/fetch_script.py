@@ -23,7 +23,8 @@ REJECTED_FOR_S = 30.0  # since the claim
 
 def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
     """Ask the job definition service for the script. Its final rejection ends the job.
-    `tries` includes this try. Raises TransientError; a retry helps.
+    `tries` includes this try. Raises TransientError, when the service does not answer
+    or its rejection is not final yet; a retry helps.
     """
     script: Script | None = None
     asked_again = False

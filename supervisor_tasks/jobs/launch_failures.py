@@ -56,7 +56,9 @@ def _only_waited(job: Job) -> bool:
 def raise_jobs_not_started(
     context: WorkerContext, failed: Mapping[JobId, LaunchFailed]
 ) -> None:
-    """Raise the alarm about the nodes of these jobs."""
+    """Raise the alarm about the nodes of these jobs. Raises LedgerUnavailableError,
+    when the database does not answer; a retry helps.
+    """
     if not failed:
         return
     for job_id, event in failed.items():

@@ -43,7 +43,9 @@ BEGUN_AGAIN_S = 1.0  # until the next look at a job that SLURM has just begun
 def poll_jobs(context: WorkerContext) -> bool:
     """Read the stored callbacks, then look at all jobs that are due, with one question
     to SLURM, and record in one transaction what follows. While it waits for the answer,
-    another worker may look at other jobs.
+    another worker may look at other jobs. The looks are postponed while SLURM or the
+    login node does not answer. Raises LedgerUnavailableError, when the database does
+    not answer; a retry helps.
     """
     ledger = context.ledger
     callbacks = read_callbacks(context)

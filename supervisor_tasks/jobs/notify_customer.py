@@ -7,7 +7,8 @@ from supervisor_tasks.jobs.model import EffectKind, Job
 
 def notify_customer(context: WorkerContext, job: Job) -> Event:
     """Send the job's message to the grid logger that came with the script. Without a
-    logger, nothing is written.
+    logger, nothing is written. Raises GridLoggerDownError or ServiceDownError, when the
+    logger takes no lines; a retry helps.
     """
     if job.grid_logger_url and job.status_message:
         context.grid_logger.write(

@@ -75,9 +75,11 @@ class Observed:
 
 def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     """Ask SLURM, accounting and the stored callbacks about the jobs of these effects. A
-    match becomes unclear where a later question about its job has no answer yet. Raises
-    SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look learns
-    nothing about any job, LedgerUnavailableError; a retry helps.
+    match becomes unclear where a later question about its job has no answer yet.
+
+    Raises SlurmUnavailableError, SshUnavailableError or AnotherSlurmError, when the
+    look learns nothing about any job; a retry helps. Raises LedgerUnavailableError,
+    when the database does not answer; a retry helps.
     """
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
     matches = look_at(context, jobs.values())

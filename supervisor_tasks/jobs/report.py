@@ -50,7 +50,8 @@ GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
 def report(context: WorkerContext) -> bool:
     """Write what the contract lacks for all due reports, in one batch. The effects stay
     open until the receipts close them. Effects whose transaction has reverted too often
-    are parked.
+    are parked. Reports are postponed while an endpoint does not answer. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     effects = context.ledger.effects.lease(KINDS)
     if not effects:

@@ -42,7 +42,8 @@ def runs_from_callbacks(
 ) -> tuple[dict[JobId, JobChange], dict[JobId, MatchResult]]:
     """What the hooks reported about the earlier runs of each job, as changes; and
     unclear matches for the jobs whose end waits for a missing callback. `looks` are the
-    looks before this one that saw a job ended without all of its runs.
+    looks before this one that saw a job ended without all of its runs. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     unsure = _unsure(jobs, matches)
     if not unsure:

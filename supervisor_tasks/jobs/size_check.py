@@ -50,7 +50,8 @@ def oversized(
     matches: Mapping[JobId, MatchResult],
 ) -> list[JobChange]:
     """The changes to record for jobs that have more than was paid for. SLURM is asked a
-    second time only if its own rounding may explain what it shows.
+    second time only if its own rounding may explain what it shows. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     live = _live(jobs, matches)
     found = dict[JobId, Sequence[Excess]]()
@@ -76,7 +77,9 @@ def raise_more_than_paid(
     before: Mapping[JobId, Job],
     after: Mapping[JobId, Job],
 ) -> None:
-    """Raise the alarm about the jobs that these changes stop."""
+    """Raise the alarm about the jobs that these changes stop. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     stopped = dict[JobId, str]()
     for change in changes:
         if not isinstance(change.event, MoreThanPaid):

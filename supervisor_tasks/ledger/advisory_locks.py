@@ -15,7 +15,8 @@ from supervisor_tasks.ledger.lock_names import EXCLUSIVE, LockName
 @contextmanager
 def try_advisory_lock(engine: Engine, name: LockName) -> Iterator[bool]:
     """Take the lock of that name. Yields True if this caller has it, False if another
-    one has it. It never waits.
+    one has it. It never waits. Raises LedgerUnavailableError, when the database does
+    not answer; a retry helps.
     """
     key = zlib.crc32(name.encode()) - 2**31
     with read_connection(engine) as connection:
@@ -29,7 +30,9 @@ def try_advisory_lock(engine: Engine, name: LockName) -> Iterator[bool]:
 
 @contextmanager
 def advisory_lock(engine: Engine, name: LockName) -> Iterator[None]:
-    """Take the lock of that name, as try_advisory_lock, but wait until it is free."""
+    """Take the lock of that name, as try_advisory_lock, but wait until it is free.
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     key = zlib.crc32(name.encode()) - 2**31
     with read_connection(engine) as connection:
         connection.execute(select(func.pg_advisory_lock(EXCLUSIVE, key)))

@@ -29,7 +29,8 @@ class Alarms:
     off, writes nothing to the log.
 
     The transaction that raises or ends an alarm also changes its incident, from which
-    the messages to people follow.
+    the messages to people follow. Its methods raise LedgerUnavailableError, when the
+    database does not answer; a retry helps.
     """
 
     def __init__(self, engine: Engine, cluster: str) -> None:

@@ -109,7 +109,9 @@ _QUERIES: Mapping[str, tuple[TextClause, str | int]] = {
 
 
 class ArchiveError(PermanentError):
-    """The archive cannot be written; the message states why. Nothing is left of it."""
+    """The archive cannot be written; the message states why. Nothing is left of it. A
+    retry does not help: another path or more room is needed.
+    """
 
 
 def archive(
@@ -118,8 +120,10 @@ def archive(
     """Write what ended before that time in the cluster into a new file; returns how
     many lines of each kind.
 
-    The file appears under its name when all of it is on the disk. Raises ArchiveError
-    when a file of that name exists.
+    The file appears under its name when all of it is on the disk. Raises ArchiveError,
+    when a file of that name exists or the folder cannot be written; a retry does not
+    help: another path is needed. Raises LedgerUnavailableError, when the database does
+    not answer; a retry helps.
     """
     if target.exists():
         raise ArchiveError(

@@ -189,7 +189,9 @@ def _digest_of(hardware: Mapping[str, Any]) -> str | None:
 
 
 class BenchmarkStore:
-    """The benchmark runs of one cluster."""
+    """The benchmark runs of one cluster. Its methods raise LedgerUnavailableError, when
+    the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

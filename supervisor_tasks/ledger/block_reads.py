@@ -51,7 +51,8 @@ REOPEN = text(
 
 class Blocks:
     """The last blocks of one cluster's chain, with the hashes that they had when they
-    were read.
+    were read. Its methods raise LedgerUnavailableError, when the database does not
+    answer; a retry helps.
     """
 
     def __init__(self, engine: Engine, cluster: str, depth: int) -> None:
@@ -178,7 +179,9 @@ class Blocks:
 
 
 class Cursors:
-    """How far each stream of one cluster's chain was read."""
+    """How far each stream of one cluster's chain was read. Its methods raise
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

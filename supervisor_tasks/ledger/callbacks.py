@@ -123,7 +123,9 @@ class CallbackSeen:
 
 
 class CallbackReader:
-    """The inbox of one cluster: its callbacks."""
+    """The inbox of one cluster: its callbacks. Its methods raise
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
 
     def __init__(
         self, engine: Engine, cluster: str, periodic_runs: PeriodicRuns

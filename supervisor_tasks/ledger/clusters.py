@@ -45,13 +45,17 @@ class ClusterSummary:
 
 
 def known_clusters(engine: Engine) -> list[str]:
-    """The names of the clusters that the ledger knows."""
+    """The names of the clusters that the ledger knows. Raises LedgerUnavailableError,
+    when the database does not answer; a retry helps.
+    """
     with read_connection(engine) as connection:
         return list(connection.scalars(text(KNOWN_CLUSTERS)))
 
 
 def summary(engine: Engine, cluster: str) -> ClusterSummary:
-    """The line of one cluster."""
+    """The line of one cluster. Raises LedgerUnavailableError, when the database does
+    not answer; a retry helps.
+    """
     with read_connection(engine) as connection:
         row = connection.execute(_SUMMARY, {"cluster": cluster}).one()
     return ClusterSummary(
@@ -60,7 +64,9 @@ def summary(engine: Engine, cluster: str) -> ClusterSummary:
 
 
 def is_at_work(engine: Engine, cluster: str) -> bool:
-    """Whether the fleet of a cluster has done periodic work in the last minute."""
+    """Whether the fleet of a cluster has done periodic work in the last minute. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     parameters = {"cluster": cluster, "at_work_s": AT_WORK.total_seconds()}
     with read_connection(engine) as connection:
         return bool(connection.scalar(_IS_AT_WORK, parameters))

@@ -21,7 +21,8 @@ class Watched(Protocol):
 
 class Duration:
     """For how long a state has lasted, by the database's clock. It is stored as a fact,
-    so that a restarted worker and all other workers continue it.
+    so that a restarted worker and all other workers continue it. Its methods raise
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
 
     def __init__(self, facts: "Facts", name: str) -> None:
@@ -64,7 +65,8 @@ class Condition:
 
     Conditions with the same `name` share their duration. With `run_name`, the state has
     been bad since that periodic run was last recorded; if it never was, the duration is
-    infinite.
+    infinite. Its methods raise LedgerUnavailableError, when the database does not
+    answer; a retry helps.
     """
 
     def __init__(

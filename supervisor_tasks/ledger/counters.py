@@ -124,7 +124,9 @@ _READ = text(
 
 
 class Counters:
-    """The totals of one cluster."""
+    """The totals of one cluster. Its methods raise LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

@@ -80,7 +80,8 @@ def _read_json(stored: bytes) -> Any:
 def read_connection(engine: Engine) -> Connection:
     """A connection for queries and for single statements, in autocommit. Each is a
     transaction of its own, and takes one round trip instead of three. Also, psycopg
-    drops its prepared statements whenever a transaction is rolled back.
+    drops its prepared statements whenever a transaction is rolled back. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 

@@ -82,7 +82,8 @@ class DriverConnection:
     ) -> Sequence[Mapping[str, Any]]:
         """Run one statement in a transaction of its own; returns its rows. It is
         repeated once, over a new connection, if the connection of the last statement is
-        broken. Raises LedgerUnavailableError.
+        broken. Raises LedgerUnavailableError, when the database does not answer; a
+        retry helps.
         """
         is_old = self._connection is not None
         try:

@@ -145,7 +145,9 @@ _OF_A_JOB = ", max(customer) AS customer, max(outcome_status) AS outcome, max(do
 
 
 class Earnings:
-    """The earnings of one cluster."""
+    """The earnings of one cluster. Its methods raise LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

@@ -30,26 +30,34 @@ _LAST_CUSTOMER = text(
 
 
 def server_version(engine: Engine) -> str:
-    """Return Postgres's version. Raises LedgerUnavailableError."""
+    """Return Postgres's version. Raises LedgerUnavailableError, when the database does
+    not answer; a retry helps.
+    """
     with read_connection(engine) as connection:
         return str(connection.scalar(_VERSION))
 
 
 def clock_s(engine: Engine) -> float:
-    """Return the database's time (Unix time)."""
+    """Return the database's time (Unix time). Raises LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
     with read_connection(engine) as connection:
         return float(connection.execute(_CLOCK).scalar_one())
 
 
 def last_callback_age_s(engine: Engine, cluster: str) -> float | None:
-    """Return how many seconds ago the last callback came; None if none ever came."""
+    """Return how many seconds ago the last callback came; None if none ever came.
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     with read_connection(engine) as connection:
         age_s: float | None = connection.scalar(_LAST_CALLBACK, {"cluster": cluster})
     return age_s
 
 
 def last_customer(engine: Engine, cluster: str) -> str | None:
-    """Return the customer of the job that was last in SLURM; None if there was none."""
+    """Return the customer of the job that was last in SLURM; None if there was none.
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     with read_connection(engine) as connection:
         found: str | None = connection.scalar(_LAST_CUSTOMER, {"cluster": cluster})
     return found

@@ -29,7 +29,9 @@ _SET = text(
 
 
 class Facts:
-    """The facts of one cluster."""
+    """The facts of one cluster. Its methods raise LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

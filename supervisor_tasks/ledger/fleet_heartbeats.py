@@ -43,7 +43,9 @@ class FleetHeartbeats:
 
 
 def read_fleet_heartbeats(url: str, cluster: str) -> FleetHeartbeats:
-    """Ask the database over a new connection. Raises psycopg.Error."""
+    """Ask the database over a new connection. Raises psycopg.Error, when it does not
+    answer or rejects the login; a retry helps when that has changed.
+    """
     with psycopg.connect(
         for_libpq(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
     ) as connection:

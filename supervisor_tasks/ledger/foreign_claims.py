@@ -31,7 +31,9 @@ class ForeignClaim:
 
 
 class ForeignClaims:
-    """The claims of other ledgers that one cluster has seen."""
+    """The claims of other ledgers that one cluster has seen. Its methods raise
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

@@ -46,7 +46,8 @@ def record_heartbeats(
     names: Collection[str],
 ) -> None:
     """Store that heartbeats of these sources came just now. `execute` is the driver's
-    function.
+    function. Raises LedgerUnavailableError, when the database does not answer; a retry
+    helps.
     """
     for name in sorted(names):
         about = {
@@ -59,8 +60,9 @@ def record_heartbeats(
 
 
 def delete_reporter_heartbeat(periodic_runs: "PeriodicRuns") -> None:
-    """Delete the runs of the reporter: the site has none any more. It counts again
-    from its next heartbeat.
+    """Delete the runs of the reporter: the site has none any more. It counts again from
+    its next heartbeat. Raises LedgerUnavailableError, when the database does not
+    answer; a retry helps.
     """
     for name in (REPORTER, continuous_since_key(REPORTER)):
         periodic_runs.remove(name)

@@ -267,7 +267,9 @@ def clear_incident(connection: Connection, cluster: str, alarm: str) -> None:
 
 
 class Incidents:
-    """The incidents of one cluster, and their messages."""
+    """The incidents of one cluster, and their messages. Its methods raise
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

@@ -161,7 +161,9 @@ class SubmissionTimes:
 
 
 class Journal:
-    """The journal of one cluster."""
+    """The journal of one cluster. Its methods raise LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

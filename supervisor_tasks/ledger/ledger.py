@@ -155,8 +155,9 @@ def _ignore(_: Sequence[Job]) -> None:
 
 class Ledger:
     """The ledger of one cluster: its jobs, and beside them its parts by subject. After
-    each commit it dispatches the effects that are due now or in a moment, and
-    calls `ended` with the jobs whose end on chain it has just stored.
+    each commit it dispatches the effects that are due now or in a moment, and calls
+    `ended` with the jobs whose end on chain it has just stored. Its methods raise
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
 
     def __init__(

@@ -25,11 +25,15 @@ CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
 
 
 class EffectChangedError(SupervisorError):
-    """The effect is not parked any more, or was tried and parked again."""
+    """The effect is not parked any more, or was tried and parked again. A retry does
+    not help: the operator looks at the effect again.
+    """
 
 
 class AnotherSlurmFoundError(SupervisorError):
-    """Workers have found another SLURM than the operator was shown."""
+    """Workers have found another SLURM than the operator was shown. A retry does not
+    help: the operator looks at the cluster again.
+    """
 
     def __init__(self, found: str, shown: str) -> None:
         super().__init__(
@@ -46,9 +50,12 @@ def abandon(
     event: OperatorAbandonedEffect,
 ) -> None:
     """End an effect that has been parked since `parked_at`, and record this in the
-    journal of its job. Raises EffectChangedError, and changes nothing, if the effect
-    has changed since: it may serve a demand that the operator has not seen, such as the
-    customer's cancellation.
+    journal of its job.
+
+    Raises EffectChangedError, and changes nothing, when the effect has changed since; a
+    retry does not help: the operator looks at the effect again. It may serve a demand
+    that he has not seen, such as the customer's cancellation. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     parameters = {"cluster": ledger.cluster, "id": effect_id, "parked_at": parked_at}
 
@@ -61,7 +68,8 @@ def abandon(
 
 def needs_operator(ledger: Ledger) -> dict[JobId, SlurmId | None]:
     """The jobs that need the operator's decision, by the last sweep, because they seem
-    to be lost; and their SLURM ids.
+    to be lost; and their SLURM ids. Raises LedgerUnavailableError, when the database
+    does not answer; a retry helps.
     """
     return ledger.reconciliations.last_entry("needs_operator")
 
@@ -71,7 +79,8 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
     are lost.
 
     Returns the jobs that were panicked. The others did not need a decision, or have
-    changed meanwhile.
+    changed meanwhile. Raises LedgerUnavailableError, when the database does not answer;
+    a retry helps.
     """
     confirmed = needs_operator(ledger)
     if job_ids is not None:
@@ -92,6 +101,7 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
 def request_of_transaction(ledger: Ledger, transaction_id: int, what: str) -> None:
     """Have a worker of the chain queue bump or cancel a transaction; it has the
     wallet's key. A later request replaces an earlier one about the same transaction.
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     requests = ledger.facts.get_or(TRANSACTION_REQUESTS, {})
     ledger.facts.set(TRANSACTION_REQUESTS, requests | {str(transaction_id): what})
@@ -103,8 +113,9 @@ def accept_slurm(ledger: Ledger, shown: str | None) -> None:
     that it has forgotten up to now, and that never ran, are submitted again; the
     operator decides about those that ran (`confirm_lost`).
 
-    Raises AnotherSlurmFoundError, and changes nothing, if workers have found another
-    one since.
+    Raises AnotherSlurmFoundError, and changes nothing, when workers have found another
+    one since; a retry does not help: the operator looks at the cluster again. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     facts = ledger.facts
     with ledger.engine.begin() as connection:

@@ -18,7 +18,9 @@ DONE = "done"
 
 
 class OperatorLog:
-    """The operators' changes of one cluster."""
+    """The operators' changes of one cluster. Its methods raise LedgerUnavailableError,
+    when the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine
@@ -98,7 +100,8 @@ class OperatorLog:
 def logs_of_all(engine: Engine, cluster: str) -> list[OperatorLog]:
     """The operators' logs of the cluster and of all others that the ledger knows. Empty
     if the database has the tables of an older release, without such a log or without
-    the tables that show the clusters.
+    the tables that show the clusters. Raises LedgerUnavailableError, when the database
+    does not answer; a retry helps.
     """
     needed = {"operator_log", "jobs", "periodic_runs", "cursors", "instance_tags"}
     if not needed <= set(inspect(engine).get_table_names()):

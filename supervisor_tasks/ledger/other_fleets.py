@@ -17,7 +17,8 @@ _CONNECTED = text(
 
 def last_runs(engine: Engine, cluster: str, tag: bytes) -> dict[str, float]:
     """For the other clusters of this database with an instance tag: how many seconds
-    ago their fleets last worked.
+    ago their fleets last worked. Raises LedgerUnavailableError, when the database does
+    not answer; a retry helps.
     """
     age = func.extract(
         "epoch", func.now() - func.max(PERIODIC_RUNS.c.succeeded_at)
@@ -34,7 +35,8 @@ def last_runs(engine: Engine, cluster: str, tag: bytes) -> dict[str, float]:
 
 def connected_fleets(engine: Engine) -> dict[str, int]:
     """The other databases of this server that fleets are connected to, each with the
-    number of their connections.
+    number of their connections. Raises LedgerUnavailableError, when the database does
+    not answer; a retry helps.
     """
     with read_connection(engine) as connection:
         return dict(connection.execute(_CONNECTED).all())

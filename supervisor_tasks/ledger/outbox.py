@@ -96,7 +96,7 @@ class OpenEffect:
 
     @property
     def job_id(self) -> JobId:
-        """The job. Raises TypeError if the subject is none."""
+        """The job. Raises TypeError, when the subject is none; a retry does not help."""
         if not self.kind.of_job:
             raise TypeError(f"{self.kind} of {self.subject} is no effect of a job")
         return JobId(self.subject)
@@ -142,9 +142,10 @@ DispatchEffects = Callable[[Sequence[OpenEffect]], None]
 
 
 class Effects:
-    """The effects of one cluster. `dispatch_effects` gets those that are due now or soon,
-    after the commit that made them due, and sends the task of each (`TASK_OF_KIND` in
-    messaging/queues.py).
+    """The effects of one cluster. `dispatch_effects` gets those that are due now or
+    soon, after the commit that made them due, and sends the task of each
+    (`TASK_OF_KIND` in messaging/queues.py). Its methods raise LedgerUnavailableError,
+    when the database does not answer; a retry helps.
     """
 
     def __init__(
@@ -444,7 +445,8 @@ class Effects:
         self, connection: Connection, effects: Sequence[OpenEffect]
     ) -> None:
         """Lock these effects for their leases until the transaction ends. Raises
-        LeaseLostError if a lease has lost its effect.
+        LeaseLostError, when a lease has lost its effect; a retry does not help: another
+        worker has the effect.
         """
         held = set(connection.scalars(outbox_sql.HELD, _leases(effects)))
         lost = [effect for effect in effects if effect.id not in held]

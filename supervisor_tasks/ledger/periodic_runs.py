@@ -24,7 +24,9 @@ RECORD_EVERY_S = 1.0  # within this time, only the first run of a name is writte
 
 
 class PeriodicRuns:
-    """The periodic runs of one cluster."""
+    """The periodic runs of one cluster. Its methods raise LedgerUnavailableError, when
+    the database does not answer; a retry helps.
+    """
 
     def __init__(
         self, engine: Engine, cluster: str, every_s: float = RECORD_EVERY_S

@@ -109,7 +109,9 @@ def _reconciliation(row: Any) -> Reconciliation:
 
 
 class Reconciliations:
-    """The reconciliations of one cluster."""
+    """The reconciliations of one cluster. Its methods raise LedgerUnavailableError,
+    when the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

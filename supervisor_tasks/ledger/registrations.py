@@ -89,7 +89,10 @@ MEASUREMENT_REQUESTED = Fact("provider.measurement_requested", TEXT)
 
 
 class Registrations:
-    """The registration of one cluster. One worker at a time writes the record."""
+    """The registration of one cluster. One worker at a time writes the record. Its
+    methods raise LedgerUnavailableError, when the database does not answer; a retry
+    helps.
+    """
 
     def __init__(self, facts: "Facts") -> None:
         self._facts = facts

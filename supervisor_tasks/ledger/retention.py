@@ -184,7 +184,8 @@ class OldRows:
 
 class Retention:
     """The old rows of one cluster. `days` is how long rows are kept after their end; 0:
-    for ever.
+    for ever. Its methods raise LedgerUnavailableError, when the database does not
+    answer; a retry helps.
     """
 
     def __init__(self, engine: Engine, cluster: str, days: int) -> None:

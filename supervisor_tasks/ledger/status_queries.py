@@ -158,7 +158,9 @@ class StatusSummary:
 
 
 class Overview:
-    """The queries about one cluster."""
+    """The queries about one cluster. Its methods raise LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

@@ -13,7 +13,9 @@ SWITCHES = METADATA.tables["switches"]
 
 
 class Switches:
-    """The operator's switches of one cluster."""
+    """The operator's switches of one cluster. Its methods raise LedgerUnavailableError,
+    when the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine

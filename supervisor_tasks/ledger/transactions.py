@@ -290,7 +290,9 @@ class Outstanding:
 
 
 class TransactionStore:
-    """The transactions of one cluster on one chain."""
+    """The transactions of one cluster on one chain. Its methods raise
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str, chain_id: int) -> None:
         self._engine = engine

@@ -15,7 +15,8 @@ _NOT_DISPATCHED = text(
 
 def not_dispatched(engine: Engine, effects: Sequence[OpenEffect]) -> None:
     """Store that no message could be sent for these effects: beat dispatches them at
-    its next query, without delay.
+    its next query, without delay. Raises LedgerUnavailableError, when the database does
+    not answer; a retry helps.
     """
     if effects:
         with engine.begin() as connection:

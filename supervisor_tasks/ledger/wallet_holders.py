@@ -60,7 +60,9 @@ class HeldWallet:
 
 
 class WalletHolders:
-    """The wallet of one cluster, and those of the ledger's other clusters."""
+    """The wallet of one cluster, and those of the ledger's other clusters. Its methods
+    raise LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine = engine
@@ -68,7 +70,8 @@ class WalletHolders:
 
     def hold(self, chain_id: int, address: str, *, shared: bool) -> None:
         """Store that the cluster works with this wallet, and with no other one. Safe to
-        repeat. Raises WalletTakenError.
+        repeat. Raises WalletTakenError, when another cluster has the wallet and not
+        both share it; a retry does not help until the operator acts.
         """
         columns = HOLDERS.c
         this = (

@@ -88,7 +88,8 @@ class StaleSessionDetector:
 
 class WorkerSession:
     """This process, as the ledger knows it. Its number changes when the database has
-    lost its connection.
+    lost its connection. Its methods raise LedgerUnavailableError, when the database
+    does not answer; a retry helps.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -27,7 +27,7 @@ Connect = Callable[[], AbstractContextManager[Any]]
 
 def queue_length(channel: Any, queue: str) -> int:
     """Return how many messages wait in the queue. Raises the errors of the broker's
-    client.
+    client, when the broker does not answer; a retry helps.
     """
     return int(channel._size(queue))
 

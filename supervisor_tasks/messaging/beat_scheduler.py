@@ -54,7 +54,9 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         self._question = self.open_question()
 
     def open_question(self) -> Question:
-        """Return the query of the ledger; the subclass for beat implements this."""
+        """Return the query of the ledger; the subclass for beat implements this. Raises
+        NotImplementedError here; a retry does not help.
+        """
         raise NotImplementedError
 
     def setup_schedule(self) -> None:

@@ -34,7 +34,9 @@ _TABLES = text(
 
 
 class UnknownRevisionError(PermanentError):
-    """The tables have a revision that this version does not know."""
+    """The tables have a revision that this version does not know. A retry does not
+    help: the newer release's command is needed.
+    """
 
 
 class MigrationError(TransientError):
@@ -45,7 +47,8 @@ class MigrationError(TransientError):
 
 def upgrade(url: str, to: str = "head") -> tuple[str | None, str | None]:
     """Bring the tables of the database at `url` up to date; the revision before and
-    after. Raises MigrationError.
+    after. Raises MigrationError, when the database does not answer or a lock is not to
+    be had in time; a retry helps, and goes on where this call stopped.
     """
     before = revision(url)
     try:
@@ -70,7 +73,9 @@ class Tables:
 
 
 def tables(url: str) -> Tables:
-    """How much a migration has to do with. Raises MigrationError."""
+    """How much a migration has to do with. Raises MigrationError, when the database
+    does not answer; a retry helps.
+    """
     engine = create_engine(url, poolclass=NullPool)
     try:
         with engine.connect() as connection:
@@ -81,7 +86,8 @@ def tables(url: str) -> Tables:
 
 def pending(after: str | None) -> list[str]:
     """The revisions that bring tables at the revision `after` up to date, in their
-    order; None: there are no tables. Raises UnknownRevisionError.
+    order; None: there are no tables. Raises UnknownRevisionError, when the tables are
+    those of a newer release; a retry does not help.
     """
     known = {
         script.revision
@@ -105,7 +111,7 @@ def stops_old_processes(after: str = "base") -> list[str]:
 
 def revision(url: str) -> str | None:
     """The revision of the tables of the database at `url`; None if it has none. Raises
-    MigrationError.
+    MigrationError, when the database does not answer; a retry helps.
     """
     engine = create_engine(url, poolclass=NullPool)
     try:
