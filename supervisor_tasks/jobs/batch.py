@@ -245,10 +245,9 @@ class Batch:
     def _gather(self) -> _Gathered:
         """Wait for items, and return them when they must be recorded.
 
-        That is at once if there was no commit for RECORD_EVERY_S, if a group waits for
-        a commit, if half of the groups under way have ended and there is room for more,
-        or if the outcomes fill their memory. Otherwise it is RECORD_EVERY_S after the
-        last commit.
+        That is RECORD_EVERY_S after the last commit, and at once in three cases. A
+        group waits for a commit. Half of the groups under way have ended, and there is
+        room for more. The outcomes fill their memory.
         """
         items = [self._items.get()]
         while (

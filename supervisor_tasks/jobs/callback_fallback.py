@@ -96,10 +96,10 @@ def outcome_from_callbacks(
     None if they show no end.
 
     `called_s` is when sbatch was called (Unix time). If a look has seen the job
-    `suspended`, no callback is believed: a plugin's seconds go from the start to the
-    end, and the customer does not pay for a suspension. (A suspension between two looks
-    is not known.) For a requeued job, an end from before the last look at the last run
-    is the end of an earlier run, and the ledger has the seconds of that run.
+    `suspended`, no callback is believed. A plugin's seconds go from the start to the
+    end, and the customer does not pay for a suspension. A suspension between two looks
+    is not known. For a requeued job, an end from before the last look at the last run
+    is that of an earlier run. The ledger has the seconds of that run.
     """
     callbacks = list(callbacks)
     since_s = float("-inf")
@@ -131,11 +131,11 @@ def end_before_slurms(
     """The end that our own hook told, if SLURM ended the job a second time; else None.
 
     A slurmctld that is killed before it saves a job's end has the job as running after
-    its start, until it notices that no node runs the job, or until the time limit. Then
-    its record shows another end, after more seconds. `proven`: the callbacks with the
-    site's key under the job's SLURM id, the oldest first. A job with several runs has
-    several ends; the hook tells the end of a run that is requeued as CANCELLED. The
-    seconds of a resized job are those since the resize.
+    its start. It does so until it notices that no node runs the job, or until the time
+    limit. Then its record shows another end, after more seconds. `proven`: the
+    callbacks with the site's key under the job's SLURM id, the oldest first. A job with
+    several runs has several ends; the hook tells the end of a run that is requeued as
+    CANCELLED. The seconds of a resized job are those since the resize.
     """
     proven = list(proven)
     if record.state not in ENDED_WITHOUT_ITS_SCRIPT or was_resized(proven):

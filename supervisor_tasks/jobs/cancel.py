@@ -55,8 +55,8 @@ def cancel(context: WorkerContext, job: Job) -> Event:
 
 def _cancel_without_id(context: WorkerContext, job: Job) -> Event:
     """Cancel what SLURM has of the job, once nothing of what was sent to sbatch can
-    arrive any more, and each minute while the customer can submit it himself: his login
-    session got the token, and may have answered what is false.
+    arrive any more. Do so each minute while the customer can submit it himself: his
+    login session got the token, and may have answered what is false.
     """
     ages_s = context.ledger.journal.ages([job.job_id], SubmitStarted)
     begun_ago_s = ages_s.get(job.job_id)

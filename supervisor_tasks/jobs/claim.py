@@ -47,7 +47,7 @@ MORE_GAS = 20_000
 def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimLook:
     """Whether the contract has anything for us, and whether it may be claimed now.
     Stores our permissions, how many jobs wait to be claimed, and the chain's head if it
-    is known; raises an alarm when the chain or the wallet has a problem, or when there
+    is known. Raises an alarm when the chain or the wallet has a problem, or when there
     is no room.
 
     Raises RpcUnavailableError or LedgerUnavailableError, when an endpoint or the

@@ -52,8 +52,8 @@ class Observed:
     """What one look knows of its jobs, by their ids.
 
     `matches` has SLURM's record of each job. A job in `denied` is not in SLURM under
-    its id, a job in `failed` was not started by its node, a job in `stalled` needs the
-    operator (with the reason), and a job in `just_begun` has run for less than a
+    its id. A job in `failed` was not started by its node. A job in `stalled` needs the
+    operator, for the reason beside it. A job in `just_begun` has run for less than a
     second. `reported` has the end that callbacks report of a job that SLURM has
     forgotten, or whose first end it has forgotten. `runs` are changes about a job's
     runs; they are recorded before its state changes. `awaited` are recorded for jobs

@@ -3,9 +3,9 @@
 A requeue (by the owner, an administrator or a lost node) begins a new run: SLURM's
 elapsed time begins at 0, and the time limit begins again. SLURM shows only the last
 run. A run is identified by the time at which SLURM got it: the submission for the first
-run; for each later run the moment at which the nodes had ended the run before, which is
-up to minutes after the requeue. So a run that two sources report is never counted
-twice, and looks know only the most that a run before a requeue can have taken.
+run. For each later run it is the moment at which the nodes had ended the run before, up
+to minutes after the requeue. So a run that two sources report is never counted twice,
+and looks know only the most that a run before a requeue can have taken.
 """
 
 from collections.abc import Sequence

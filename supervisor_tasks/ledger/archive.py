@@ -26,7 +26,7 @@ _TRANSACTION = """to_jsonb(transactions) || jsonb_build_object('signatures', (
     WHERE transaction_id = transactions.id))"""
 # One line holds all that the ledger has of a job: its row (runs and script are columns
 # of it), and its rows in the other tables, oldest first. The claim's transaction has no
-# job, and is found by its hash in claim_key; it has a line of its own, too, because its
+# job, and is found by its hash in claim_key. It has a line of its own, too, because its
 # age does not depend on the job's.
 _JOBS = text(
     f"""

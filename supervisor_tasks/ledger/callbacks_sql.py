@@ -7,8 +7,8 @@ This module imports nothing: SQLAlchemy would take that process 20 MB.
 TRY = "SELECT 1 FROM callbacks LIMIT 1"
 # A repeat makes no second row. A repeat with a proof makes a row without one proven. A
 # repeat about a job that is not ours, without a new proof, does not mark the row
-# unread: the ledger would keep the row for as long as a stranger repeats it. Nor does
-# a repeat without a proof mark a proven row unread: a worker would believe it.
+# unread. Otherwise the ledger would keep the row for as long as a stranger repeats it.
+# Nor does a repeat without a proof mark a proven row unread: a worker would believe it.
 _INSERT = "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof, unknown_job)"
 _NOW_PROVEN = "(excluded.proof = 'proven' AND callbacks.proof <> 'proven')"
 _REPEAT = f"""
@@ -25,11 +25,10 @@ INSERT = f"""{_INSERT}
         %(peer)s, %(proof)s, %(unknown_job)s) {_REPEAT}"""
 # Stores callbacks about jobs of ours under their SLURM ids, as far as there is room for
 # each, and returns the places of these in the arrays. No two may have the same content.
-# About a job that is over, callbacks without a proof have less room: job ids are on
-# chain and SLURM ids are consecutive, so a stranger can name both, and the rows are kept
-# for as long as the job's.
-# `+ 0` keeps the planner from the index of SLURM ids, where it would read all jobs that
-# ever had that id.
+# About a job that is over, callbacks without a proof have less room. Job ids are on
+# chain and SLURM ids are consecutive, so a stranger can name both, and the rows are
+# kept for as long as the job's. `+ 0` keeps the planner from the index of SLURM ids,
+# where it would read all jobs that ever had that id.
 INSERT_OURS = f"""
     WITH said AS (
         SELECT *, row_number() OVER (PARTITION BY job_id, slurm_id, proof = 'proven' ORDER BY place) AS number

@@ -15,10 +15,10 @@ from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.driver import CONNECTING, process_name, unavailable
 
 # A task's thread holds at most two connections, a lock and a transaction. It holds
-# three if it also has the lock of the wallet or of the scan; only one thread of each
-# exclusive run can have that. 16 such threads and the holder's connection take 39. The
-# threads that carry out effects (48) hold one for the time of a statement, and wait for
-# their turn.
+# three if it also has the lock of the wallet or of the scan. Only one thread of each
+# exclusive run can have that. The 16 such threads and the holder's connection take 39.
+# The threads that carry out effects (48) hold one for the time of a statement, and wait
+# for their turn.
 MAX_CONNECTIONS = 40
 WAIT_FOR_CONNECTION_S = 30.0
 DATABASE_ERRORS = (DBAPIError, LedgerUnavailableError)

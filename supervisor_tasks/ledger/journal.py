@@ -131,7 +131,7 @@ class Past:
     """What happened to a job before a submission.
 
     `begun` is how many submissions began before it, and `first_s` how many seconds ago
-    the first one began, None if there was none; `earlier_s` the same of the last one
+    the first one began, None if there was none. `earlier_s` is the same of the last one
     under an earlier claim. `unknown_claim` is the block of the last claim if the ledger
     has no record of writing it.
     """

@@ -1,9 +1,9 @@
 """The ledger: jobs, and the one way in which they change.
 
-Every change of a job goes through `record`: the new job, the journal row, the effects
+Every change of a job goes through `record`. The new job, the journal row, the effects
 that follow and the end of the effect that was carried out are one transaction. Messages
-are sent after the commit. A message only starts a worker: the work itself is stored
-in the ledger.
+are sent after the commit. A message only starts a worker: the work itself is stored in
+the ledger.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

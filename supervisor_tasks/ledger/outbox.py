@@ -33,7 +33,7 @@ from supervisor_tasks.ledger.worker_sessions import WorkerSession
 log = structlog.get_logger()
 
 # Longer than any effect takes, even the longest search for a job in a SLURM that needs
-# the whole time-out of each command: an effect that is only slow must not be parked.
+# the whole time-out of each command. An effect that is only slow must not be parked.
 # The lease of a dead holder is free at once.
 LEASE_S = 420.0
 LATE_AFTER_S = 300.0  # an effect that fails for longer, or more often, raises an alarm

@@ -20,8 +20,8 @@ def _returning(statement: str, *columns: str) -> TextClause:
 # Opens effects. An effect that is already open is brought forward, and its count of
 # demands goes up by one. A parked effect is tried once more, because the new event may
 # help; if it does not, the effect is parked again at its first failure. A demand for
-# later (from a caller that has sent too many callbacks) leaves the effect parked:
-# otherwise the effect would be tried at once, and any caller could have it tried as
+# later (from a caller that has sent too many callbacks) leaves the effect parked.
+# Otherwise the effect would be tried at once, and any caller could have it tried as
 # often as it likes.
 OPEN = _returning(
     """
@@ -84,9 +84,9 @@ END = _returning(
 )
 
 # Closes the open effects of these (job, kind) pairs, even while a worker works on them.
-# A pair is one step down an index, by the LATERAL: the planner, whose figures of a
-# ledger that fills up are old, reads all open effects for each pair otherwise (25 ms
-# instead of 1 ms in a burst of 1,000 jobs).
+# A pair is one step down an index, by the LATERAL. The planner's figures of a ledger
+# that fills up are old, so it reads all open effects for each pair otherwise. That took
+# 25 ms instead of 1 ms in a burst of 1,000 jobs.
 CLOSE = text(
     """
     UPDATE effects SET done_at = now(), lease = NULL, lease_until = NULL
@@ -252,8 +252,8 @@ FREE_LEASES = text(
 )
 
 # Effects of these kinds that are due, that no worker works on, and for which no message
-# was sent lately; so many of each kind, as the workers of one kind may be away.
-# `notified`: a message was sent since the effect became due.
+# was sent lately. At most so many of each kind are chosen, as the workers of one kind
+# may be away. `notified`: a message was sent since the effect became due.
 DUE_WITHOUT_MESSAGE = _returning(
     """
     UPDATE effects SET notified_at = now()

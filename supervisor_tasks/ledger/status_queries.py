@@ -112,9 +112,9 @@ class TransactionFilter:
 
 @dataclass(frozen=True, slots=True)
 class OpenEffectFilter:
-    """Which open effects are wanted: `place` is due, waiting, leased or parked; of this
-    kind, opened at most `since` ago, and of the jobs or the account of customers whose
-    address begins with `customer`. `sort` is a key of EFFECTS_BY.
+    """Which open effects are wanted: `place` is due, waiting, leased or parked. They
+    are of this kind, opened at most `since` ago, and of the jobs or the account of
+    customers whose address begins with `customer`. `sort` is a key of EFFECTS_BY.
     """
 
     place: str | None = None

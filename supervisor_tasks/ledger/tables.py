@@ -522,7 +522,7 @@ Table(
 )
 
 # A reconciliation: what it looked at, found and did. `previous_doubts` are the doubts
-# that it leaves to the next one, with the Unix time when each was first seen: a
+# that it leaves to the next one, with the Unix time when each was first seen. A
 # reconciliation acts on a doubt only when it sees it again.
 Table(
     "reconciliations",

@@ -1,7 +1,7 @@
 """The ledger's migrations, and how they are applied: `supervisor db upgrade`.
 
 A migration runs while a fleet works (docs/how-to/upgrade.md). It takes each lock on a
-table that the fleet uses for an instant only, and waits at most 1.5 s for it:
+table that the fleet uses for an instant only, and waits at most 1.5 s for it.
 `online.py` has the changes that are possible so. A new column gets a default, because
 processes of the release before do not write it. What they still use is dropped a
 release later. `old_processes_work` says of each migration whether processes of the
