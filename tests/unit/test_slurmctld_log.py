@@ -30,63 +30,50 @@ def ran(slurm_id: int, end: str = "WEXITSTATUS 0") -> list[str]:
 GHOST = ["Recovered JobId=374 StepId=batch", "Recovered JobId=374 Assoc=0"]
 
 
-def test_unsaved_ends__ended_and_taken_for_running_after_the_kill__is_found() -> None:
-    found = unsaved_ends(log(STARTED, *ran(374), STARTED, *GHOST))
-    assert found == [UnsavedEnd(374, "COMPLETED", 2, 0, lost=False)]
+AGAIN = ["Purged files for defunct batch JobId=377", *ran(377)]
+CANCELLED = "_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=374 uid 0"
+SAVED = "Saving all slurm state"
+REMEMBERED = "Recovered JobId=374 Assoc=0"
+# what happened, the log's messages, and the end that slurmctld forgot
+CASES: dict[str, tuple[list[str], UnsavedEnd | None]] = {
+    "ended, and taken for running after the kill": (
+        [STARTED, *ran(374), STARTED, *GHOST],
+        UnsavedEnd(374, "COMPLETED", 2, 0, lost=False),
+    ),
+    "failed, forgotten, and its id is given again": (
+        [STARTED, *ran(377, "WEXITSTATUS 3"), STARTED, *AGAIN],
+        UnsavedEnd(377, "FAILED", 2, 768, lost=True),
+    ),
+    "ended by a signal": (
+        [STARTED, *ran(374, "WTERMSIG 9"), STARTED, *GHOST],
+        UnsavedEnd(374, "FAILED", 2, 9, lost=False),
+    ),
+    "cancelled": (
+        [STARTED, *ran(374)[:3], CANCELLED, STARTED, *GHOST],
+        UnsavedEnd(374, "CANCELLED", 2, 0, lost=False),
+    ),
+    "timed out": (
+        [STARTED, *ran(374)[:3], "Time limit exhausted for JobId=374", STARTED, *GHOST],
+        UnsavedEnd(374, "TIMEOUT", 2, 0, lost=False),
+    ),
+    "waited when it was saved, and runs once more": (
+        [STARTED, *ran(374), STARTED, REMEMBERED, *ran(374)[1:]],
+        UnsavedEnd(374, "COMPLETED", 2, 0, lost=False),
+    ),
+    "was still running when slurmctld was killed": (
+        [STARTED, *ran(374)[:3], STARTED, *GHOST, *ran(374)[3:]],
+        None,
+    ),
+    "all was saved before it stopped": (
+        [STARTED, *ran(374), SAVED, STARTED, *GHOST],
+        None,
+    ),
+    "ended, and remembered": ([STARTED, *ran(374), STARTED, REMEMBERED], None),
+}
 
 
-def test_unsaved_ends__failed_forgotten_and_its_id_given_again__has_its_code_as_lost() -> (
-    None
-):
-    once_more = ["Purged files for defunct batch JobId=377", *ran(377)]
-    found = unsaved_ends(log(STARTED, *ran(377, "WEXITSTATUS 3"), STARTED, *once_more))
-    assert found == [UnsavedEnd(377, "FAILED", 2, 768, lost=True)]
-
-
-def test_unsaved_ends__ended_by_a_signal__has_failed_with_the_signal() -> None:
-    found = unsaved_ends(log(STARTED, *ran(374, "WTERMSIG 9"), STARTED, *GHOST))
-    assert found == [UnsavedEnd(374, "FAILED", 2, 9, lost=False)]
-
-
-@pytest.mark.parametrize(
-    ("line", "state"),
-    [
-        ("_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=374 uid 0", "CANCELLED"),
-        ("Time limit exhausted for JobId=374", "TIMEOUT"),
-    ],
-)
-def test_unsaved_ends__cancelled_or_timed_out__has_that_state(
-    line: str, state: str
+@pytest.mark.parametrize(("messages", "end"), CASES.values(), ids=CASES)
+def test_unsaved_ends__each_way_to_end_and_to_be_killed__are_those_forgotten(
+    messages: list[str], end: UnsavedEnd | None
 ) -> None:
-    found = unsaved_ends(log(STARTED, *ran(374)[:3], line, STARTED, *GHOST))
-    assert found == [UnsavedEnd(374, state, 2, 0, lost=False)]
-
-
-def test_unsaved_ends__waited_when_it_was_saved_and_runs_once_more__is_found_once() -> (
-    None
-):
-    again = ran(374)[1:]
-    found = unsaved_ends(
-        log(STARTED, *ran(374), STARTED, "Recovered JobId=374 Assoc=0", *again)
-    )
-    assert found == [UnsavedEnd(374, "COMPLETED", 2, 0, lost=False)]
-
-
-def test_unsaved_ends__still_running_when_killed__are_none() -> None:
-    assert (
-        unsaved_ends(log(STARTED, *ran(374)[:3], STARTED, *GHOST, *ran(374)[3:])) == []
-    )
-
-
-def test_unsaved_ends__all_was_saved_before_it_stopped__are_none() -> None:
-    assert (
-        unsaved_ends(log(STARTED, *ran(374), "Saving all slurm state", STARTED, *GHOST))
-        == []
-    )
-
-
-def test_unsaved_ends__ended_and_remembered__are_none() -> None:
-    assert (
-        unsaved_ends(log(STARTED, *ran(374), STARTED, "Recovered JobId=374 Assoc=0"))
-        == []
-    )
+    assert unsaved_ends(log(*messages)) == ([] if end is None else [end])

@@ -138,22 +138,22 @@ def test_read__exit_code__becomes_the_raw_wait_status(
     assert _ended(tmp_path, "FAILED", exit_code=shown).exit_code == raw
 
 
-def test_read__ended__lasted_from_start_to_end(tmp_path: Path) -> None:
-    event = _ended(tmp_path, "COMPLETED", start_s=1795242441, end_s=1795242528)
-    assert (event.job_id, event.slurm_id, event.duration_s) == (JOB_ID, 7, 87)
-
-
-def test_read__clock_set_back__lasted_no_time(tmp_path: Path) -> None:
-    assert _ended(tmp_path, "COMPLETED", start_s=10, end_s=5).duration_s == 0
-
-
-@pytest.mark.parametrize("start_s", [0, 1795242528 + 3600])
-def test_read__cancelled_while_it_waited__lasted_no_time(
-    tmp_path: Path, start_s: int
+@pytest.mark.parametrize(
+    ("state", "start_s", "end_s", "duration_s"),
+    [
+        ("COMPLETED", 1795242441, 1795242528, 87),
+        ("COMPLETED", 10, 5, 0),
+        ("CANCELLED", 0, 1795242528, 0),
+        ("CANCELLED", 1795242528 + 3600, 1795242528, 0),
+    ],
+    ids=["it ran", "clock set back", "cancelled unplanned", "cancelled as planned"],
+)
+def test_read__ended__lasted_from_start_to_end_or_no_time(
+    tmp_path: Path, state: str, start_s: int, end_s: int, duration_s: int
 ) -> None:
-    assert (
-        _ended(tmp_path, "CANCELLED", start_s=start_s, end_s=1795242528).duration_s == 0
-    )
+    event = _ended(tmp_path, state, start_s=start_s, end_s=end_s)
+    found = event.job_id, event.slurm_id, event.duration_s
+    assert found == (JOB_ID, 7, duration_s)
 
 
 def test_read__started__is_running_for_no_time(tmp_path: Path) -> None:

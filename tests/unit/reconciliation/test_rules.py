@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from supervisor_tasks.jobs.events import (
     ChainStatusObserved,
     EffectMissing,
+    Event,
     ExistingSlurmJobAdopted,
     ScriptFetched,
     SlurmJobMissing,
@@ -82,13 +83,91 @@ def only(view: Snapshot) -> Discrepancy:
     return discrepancy
 
 
-def test_find_discrepancies__all_as_it_should_be__nothing_is_found() -> None:
-    assert (
-        find_discrepancies(
-            seeing(known(1), known(2, State.QUEUED), rows=[row(1), row(2, "PENDING")])
-        )
-        == []
-    )
+RAISED_TWICE = known(earlier_limits_min=frozenset({60, 90}))
+RAISED_ONCE = known(earlier_limits_min=frozenset({60}))
+BEING_RAISED = replace(RAISED_ONCE, open=RAISED_ONCE.open | {EffectKind.TOP_UP})
+BEING_SUBMITTED = known(
+    1,
+    State.READY,
+    slurm_id=None,
+    open=frozenset({EffectKind.SUBMIT}),
+    chain_status=ChainStatus.SCHEDULED,
+)
+GIVEN_AWAY = {name(1): on_chain_job(ChainStatus.PENDING)}
+# the snapshots in which nothing is wrong, by what they show
+NOTHING_FOUND = {
+    "all is as it should be": seeing(
+        known(1), known(2, State.QUEUED), rows=[row(1), row(2, "PENDING")]
+    ),
+    "the owner has lowered the limit below the first": seeing(
+        RAISED_TWICE, rows=[row(limit_min=59)]
+    ),
+    "the owner has lowered the limit": seeing(RAISED_TWICE, rows=[row(limit_min=75)]),
+    "the last limit": seeing(RAISED_TWICE, rows=[row(limit_min=120)]),
+    "a higher limit": seeing(RAISED_TWICE, rows=[row(limit_min=121)]),
+    "no limit": seeing(RAISED_TWICE, rows=[row(limit_min=None)]),
+    "an earlier limit while a top-up is under way": seeing(
+        BEING_RAISED, rows=[row(limit_min=60)]
+    ),
+    "the node is behind the job's claim": seeing(
+        known(chain_block=101), rows=[row()], chain=GIVEN_AWAY
+    ),
+    "another job has the name of one that is submitted": seeing(
+        BEING_SUBMITTED,
+        known(2, slurm_submit_s=1000),
+        rows=[row(2, name=name(1))],
+    ),
+    "the owner named his job after another": seeing(
+        known(1), known(2), rows=[row(1), row(2, number=1)]
+    ),
+}
+
+
+@pytest.mark.parametrize("snapshot", NOTHING_FOUND.values(), ids=NOTHING_FOUND)
+def test_find_discrepancies__nothing_is_wrong__finds_none(snapshot: Snapshot) -> None:
+    assert find_discrepancies(snapshot) == []
+
+
+# what each snapshot shows, its only discrepancy and the events that end it
+ONE_FOUND: dict[str, tuple[Snapshot, DiscrepancyKind, tuple[Event, ...]]] = {
+    "the contract has ended it": (
+        seeing(
+            known(), rows=[row()], chain={name(1): on_chain_job(ChainStatus.PANICKED)}
+        ),
+        DiscrepancyKind.FINAL_ON_CHAIN,
+        (ChainStatusObserved(ChainStatus.PANICKED),),
+    ),
+    "the contract knows that it runs": (
+        seeing(
+            known(chain_status=ChainStatus.SCHEDULED),
+            rows=[row()],
+            chain={name(1): on_chain_job(ChainStatus.RUNNING)},
+        ),
+        DiscrepancyKind.AHEAD_ON_CHAIN,
+        (ChainStatusObserved(ChainStatus.RUNNING),),
+    ),
+    # accounting may never get the record of a job that ended while it was away
+    "unknown to SLURM, and a hook told its end": (
+        gone(known(), age_s=GRACE_S, proven_ends=frozenset({name(1)})),
+        DiscrepancyKind.NEEDS_OPERATOR,
+        (),
+    ),
+    "unknown to SLURM, and its end came in during the sweep": (
+        gone(known(), age_s=GRACE_S, recently_reported={name(1)}),
+        DiscrepancyKind.MISSING,
+        (EffectMissing(EffectKind.POLL_SLURM),),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "kind", "events"), ONE_FOUND.values(), ids=ONE_FOUND
+)
+def test_find_discrepancies__one_thing_is_wrong__finds_its_kind_with_the_events(
+    snapshot: Snapshot, kind: DiscrepancyKind, events: tuple[Event, ...]
+) -> None:
+    found = only(snapshot)
+    assert (found.kind, found.events) == (kind, events)
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
@@ -105,22 +184,6 @@ def test_find_discrepancies__limit_from_before_a_top_up__restores_the_last_limit
             DiscrepancyKind.LIMIT_LOST,
             (EffectMissing(EffectKind.TOP_UP),),
         )
-
-
-@pytest.mark.parametrize("limit_min", [59, 75, 120, 121, None])
-def test_find_discrepancies__a_limit_that_the_owner_has_lowered_or_none__stays(
-    limit_min: int | None,
-) -> None:
-    job = known(earlier_limits_min=frozenset({60, 90}))
-    assert find_discrepancies(seeing(job, rows=[row(limit_min=limit_min)])) == []
-
-
-def test_find_discrepancies__limit_while_a_top_up_is_under_way__nothing_is_found() -> (
-    None
-):
-    job = known(earlier_limits_min=frozenset({60}))
-    job = replace(job, open=job.open | {EffectKind.TOP_UP})
-    assert find_discrepancies(seeing(job, rows=[row(limit_min=60)])) == []
 
 
 def test_earlier_limits__after_top_ups__are_those_below_the_one_slurm_was_given() -> (
@@ -140,13 +203,6 @@ def test_find_discrepancies__ended_in_a_block_not_read_yet__waits_for_the_scan()
     assert find_discrepancies(replace(view, scanned_block=100)) != []
     # without a scan nothing else would notice the end
     assert find_discrepancies(replace(view, scan_is_current=False)) != []
-
-
-def test_find_discrepancies__contract_is_final__the_ledger_learns_only_this() -> None:
-    view = seeing(
-        known(), rows=[row()], chain={name(1): on_chain_job(ChainStatus.PANICKED)}
-    )
-    assert only(view).events == (ChainStatusObserved(ChainStatus.PANICKED),)
 
 
 def test_find_discrepancies__contract_gave_the_job_away__believed_the_second_time() -> (
@@ -203,25 +259,6 @@ def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
     )  # its claim may come back until then
 
 
-def test_find_discrepancies__a_node_that_is_behind__says_nothing_of_newer_jobs() -> (
-    None
-):
-    view = seeing(
-        known(chain_block=101),
-        rows=[row()],
-        chain={name(1): on_chain_job(ChainStatus.PENDING)},
-    )
-    assert find_discrepancies(view) == []
-
-
-def test_find_discrepancies__the_contract_knows_that_it_runs__the_ledger_catches_up() -> (
-    None
-):
-    job = known(chain_status=ChainStatus.SCHEDULED)
-    view = seeing(job, rows=[row()], chain={name(1): on_chain_job(ChainStatus.RUNNING)})
-    assert only(view).events == (ChainStatusObserved(ChainStatus.RUNNING),)
-
-
 def test_find_discrepancies__ledger_of_a_backup__adopts_what_ran_submits_nothing() -> (
     None
 ):
@@ -257,18 +294,6 @@ def test_find_discrepancies__ledger_of_a_backup__adopts_what_ran_submits_nothing
     unknown_customer = replace(view, undecided_histories={name(1)})
     assert only(unknown_customer).events == ()
     assert only(replace(view, slurm=None)).events == ()
-
-
-def test_find_discrepancies__another_job_has_its_name__is_not_adopted() -> None:
-    waiting = known(
-        1,
-        State.READY,
-        slurm_id=None,
-        open=frozenset({EffectKind.SUBMIT}),
-        chain_status=ChainStatus.SCHEDULED,
-    )
-    other = known(2, slurm_submit_s=1000)
-    assert find_discrepancies(seeing(waiting, other, rows=[row(2, name=name(1))])) == []
 
 
 @pytest.mark.parametrize("seen", ["RUNNING", "COMPLETED"])
@@ -340,16 +365,6 @@ def test_find_discrepancies__parked_and_not_listed__only_an_end_in_accounting_co
         assert [one.kind for one in find_discrepancies(accounted)] == kinds
 
 
-def test_find_discrepancies__unknown_and_a_hook_told_its_end__is_for_the_operator() -> (
-    None
-):
-    """Accounting may never get the record of a job that has ended while it was away."""
-    told = gone(known(), age_s=GRACE_S, proven_ends=frozenset({name(1)}))
-    assert [(one.kind, one.events) for one in find_discrepancies(told)] == [
-        (DiscrepancyKind.NEEDS_OPERATOR, ())
-    ]
-
-
 def test_find_discrepancies__unknown_to_slurm__is_missing_and_then_lost() -> None:
     first = gone(known())
     assert (only(first).kind, only(first).events) == (
@@ -417,16 +432,6 @@ def test_find_discrepancies__reporter_is_away__lost_after_it_had_time_to_deliver
             DiscrepancyKind.LOST,
             DiscrepancyKind.FORGOTTEN,
         )
-
-
-def test_find_discrepancies__its_end_came_in_during_the_sweep__the_monitor_looks() -> (
-    None
-):
-    view = gone(known(), age_s=GRACE_S, recently_reported={name(1)})
-    assert (only(view).kind, only(view).events) == (
-        DiscrepancyKind.MISSING,
-        (EffectMissing(EffectKind.POLL_SLURM),),
-    )
 
 
 def test_find_discrepancies__renamed_and_identified_in_the_list__nothing_is_wrong() -> (
@@ -664,13 +669,6 @@ def test_find_discrepancies__a_second_slurm_job__is_cancelled_and_the_ledgers_is
             seeing(known(1), rows=[row(1), strangers])
         )
     ] == [None]
-
-
-def test_find_discrepancies__owner_named_it_after_another__is_not_cancelled() -> None:
-    assert (
-        find_discrepancies(seeing(known(1), known(2), rows=[row(1), row(2, number=1)]))
-        == []
-    )
 
 
 def test_find_discrepancies__slurm_gave_the_id_of_a_lost_job_again__is_in_order() -> (

@@ -44,12 +44,14 @@ def jobs(name: str, now_s: int = 2**31) -> dict[str, SqueueRow]:
     return {row.name: row for row in jobs_listed(answer(name).body, now_s).values()}
 
 
-def test_submitted__taken__is_the_id() -> None:
-    assert submitted(answer("submitted"), has_submit_key=False) == 1
-
-
-def test_submitted__waits_for_a_node__is_the_id() -> None:
-    assert submitted(answer("waits-for-node"), has_submit_key=True) > 1
+@pytest.mark.parametrize(
+    ("name", "has_submit_key", "slurm_id"),
+    [("submitted", False, 1), ("waits-for-node", True, 10)],
+)
+def test_submitted__taken_or_waits_for_a_node__is_the_id(
+    name: str, has_submit_key: bool, slurm_id: int
+) -> None:
+    assert submitted(answer(name), has_submit_key=has_submit_key) == slurm_id
 
 
 @pytest.mark.parametrize(

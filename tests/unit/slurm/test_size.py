@@ -237,23 +237,23 @@ def test_size_of__memory_asked_for_in_each_way__is_the_highest_number(
     assert size.memory_mb == memory_mb
 
 
-@pytest.mark.parametrize("none", ["", "N/A", "(null)", "NULL", "None"])
-def test_size_of__fields_without_a_value__are_empty_and_no_array(none: str) -> None:
-    size = size_of(None, "main", none, none, none, none, "1", "")
-    assert (size.qos, size.account, size.reservation, size.array) == ("", "", "", False)
+NO_VALUE = ("", "N/A", "(null)", "NULL", "None")  # as SLURM writes it
 
 
-@pytest.mark.parametrize("task", ["0", "1-10", "[1,3]"])
-def test_size_of__fields_with_a_value__are_kept_and_a_task_is_an_array(
-    task: str,
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        *(((none,) * 4, ("", "", "", False)) for none in NO_VALUE),
+        (("high", "vip", "maint", "0"), ("high", "vip", "maint", True)),
+        (("high", "vip", "maint", "1-10"), ("high", "vip", "maint", True)),
+        (("high", "vip", "maint", "[1,3]"), ("high", "vip", "maint", True)),
+    ],
+)
+def test_size_of__fields_with_or_without_a_value__are_kept_or_empty(
+    words: tuple[str, str, str, str], kept: tuple[str, str, str, bool]
 ) -> None:
-    size = size_of(None, "main", "high", "vip", "maint", task, "1", "")
-    assert (size.qos, size.account, size.reservation, size.array) == (
-        "high",
-        "vip",
-        "maint",
-        True,
-    )
+    size = size_of(None, "main", *words, "1", "")
+    assert (size.qos, size.account, size.reservation, size.array) == kept
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The fee of a new transaction, and that of its replacement."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,14 +12,19 @@ prices = st.integers(0, 10**13)
 markets = st.builds(Market, st.none() | prices, prices, prices)
 
 
-def test_fees__with_base_fee__outlive_its_doubling_and_tip() -> None:
-    assert fees(Market(10 * GWEI, 2 * GWEI, 0), CAP) == Fees(
-        22 * GWEI, 2 * GWEI, legacy=False
-    )
-
-
-def test_fees__without_base_fee__are_legacy() -> None:
-    assert fees(Market(None, 0, 7 * GWEI), CAP) == Fees(7 * GWEI, 7 * GWEI, legacy=True)
+@pytest.mark.parametrize(
+    ("market", "expected"),
+    [
+        # outlives a doubled base fee, and pays the tip
+        (Market(10 * GWEI, 2 * GWEI, 0), Fees(22 * GWEI, 2 * GWEI, legacy=False)),
+        (Market(None, 0, 7 * GWEI), Fees(7 * GWEI, 7 * GWEI, legacy=True)),
+    ],
+    ids=["with a base fee", "without a base fee"],
+)
+def test_fees__market_with_or_without_a_base_fee__are_of_its_kind(
+    market: Market, expected: Fees
+) -> None:
+    assert fees(market, CAP) == expected
 
 
 @given(markets, st.integers(1, 10**13))

@@ -330,42 +330,46 @@ steps:
     assert (found.stdout, found.returncode) == (b"in 1\nout 1\nin 2\nout 2\nend\n", 5)
 
 
-def test_render__failing_step__ends_the_job_with_its_status_after_catch_and_finally(
-    tmp_path: Path,
-) -> None:
-    text = """
+FAILS_IN_CATCH = """
 steps:
   - run: {command: exit 7}
     catch: [{run: {command: 'echo "caught $DEEPSQUARE_ERROR_CODE"; exit 8'}}]
     finally: [{run: {command: echo finally}}]
   - run: {command: echo never}
 """
-    found = run(text, tmp_path)
-    assert (found.stdout, found.returncode) == (b"caught 7\nfinally\n", 8)
+CAUGHT = """
+steps:
+  - run: {command: exit 7}
+    catch: [{run: {command: echo caught}}]
+  - run: {command: echo next}
+"""
+FINALLY_FAILS = """
+steps:
+  - run: {command: 'true'}
+    finally: [{run: {command: exit 9}}]
+"""
+BOTH_FAIL = """
+steps:
+  - run: {command: exit 70}
+    finally: [{run: {command: exit 9}}]
+"""
 
 
-def test_render__caught__goes_on(tmp_path: Path) -> None:
-    text = "steps: [{run: {command: exit 7}, catch: [{run: {command: echo caught}}]}, {run: {command: echo next}}]"
-    found = run(text, tmp_path)
-    assert (found.stdout, found.returncode) == (b"caught\nnext\n", 0)
-
-
-def test_render__finally_fails__is_the_jobs_status(tmp_path: Path) -> None:
-    found = run(
-        "steps: [{run: {command: 'true'}, finally: [{run: {command: exit 9}}]}]",
-        tmp_path,
-    )
-    assert found.returncode == 9
-
-
-def test_render__finally_fails_after_its_step__the_steps_status_stays(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("text", "stdout", "status"),
+    [
+        (FAILS_IN_CATCH, b"caught 7\nfinally\n", 8),
+        (CAUGHT, b"caught\nnext\n", 0),
+        (FINALLY_FAILS, b"", 9),
+        (BOTH_FAIL, b"", 70),
+    ],
+    ids=["catch fails", "caught", "finally fails", "step and finally fail"],
+)
+def test_render__step_catch_or_finally_fails__the_job_has_its_status(
+    tmp_path: Path, text: str, stdout: bytes, status: int
 ) -> None:
-    found = run(
-        "steps: [{run: {command: exit 70}, finally: [{run: {command: exit 9}}]}]",
-        tmp_path,
-    )
-    assert found.returncode == 70
+    found = run(text, tmp_path)
+    assert (found.stdout, found.returncode) == (stdout, status)
 
 
 def test_render__for__range_and_items(tmp_path: Path) -> None:
