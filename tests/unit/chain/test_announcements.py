@@ -1,9 +1,4 @@
-"""When a node's announcements are relied on: live, silent, cut, behind, and what a
-message may be.
-"""
-
-import json
-from typing import Any
+"""When a node's announcements are relied on: live, silent, cut and behind."""
 
 import pytest
 
@@ -16,7 +11,6 @@ from supervisor_tasks.chain.announcements import (
     Announcements,
     silent_after_s,
 )
-from supervisor_tasks.chain.subscription import Message, SubscriptionError, read
 
 
 def announced(every_s: float, number: int = 10) -> Announcements:
@@ -106,32 +100,3 @@ def test_why_not__disconnected__says_why_until_the_next_block() -> None:
     found.head(30, 20.0)
     found.endpoint_head(30, 20.0)
     assert found.why_not(20.0) == ""
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ({"id": 1, "result": "0xabc"}, Message(request=1, answer="0xabc")),
-        ({"id": 1, "error": {"code": -32601, "message": "no"}}, Message(request=1)),
-        ({"id": 1, "result": "0x" + "f" * 1000}, Message(request=1)),
-        ({"id": 1, "result": {"much": "more"}}, Message(request=1)),
-        ({"id": "1", "result": "0x1"}, None),
-        ({"method": "eth_subscription", "params": {"subscription": "0x9", "result": {"number": "0x1"}}},
-         Message(subscription="0x9", announced={"number": "0x1"})),
-        ({"method": "eth_subscription", "params": {"subscription": 9}}, None),
-        ({"method": "eth_subscription", "params": []}, None),
-        ([1, 2, 3], None),
-        (5, None),
-        (None, None),
-    ],
-)  # fmt: skip
-def test_read__any_text_of_a_node__is_an_answer_an_announcement_or_nothing(
-    said: Any, expected: Message | None
-) -> None:
-    assert read(json.dumps(said)) == expected
-
-
-@pytest.mark.parametrize("frame", ["", "{", b"\xff\xfe", "[" * 100_000])
-def test_read__no_json__is_an_error_of_the_subscription(frame: str | bytes) -> None:
-    with pytest.raises(SubscriptionError):
-        read(frame)
