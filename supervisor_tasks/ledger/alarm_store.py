@@ -12,11 +12,10 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.incidents import clear_incident, open_incident
 from supervisor_tasks.ledger.mapping import sanitize_json
 from supervisor_tasks.ledger.read_once import discard, kept
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import ALARMS
 
 log = structlog.get_logger()
 
-ALARMS = METADATA.tables["alarms"]
 _ALL = (
     select(ALARMS)
     .where(ALARMS.c.cluster == bindparam("cluster"))

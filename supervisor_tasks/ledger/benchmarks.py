@@ -26,15 +26,13 @@ from supervisor_tasks.ledger.mapping import (
     sanitize_json,
 )
 from supervisor_tasks.ledger.outbox import bring_forward, request
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import BENCHMARK_RESULTS, BENCHMARK_RUNS
 from supervisor_tasks.provider.offer import Machine, machines_digest
 from supervisor_tasks.provider.registration_rules import CompletedRun
 
-RUNS = METADATA.tables["benchmark_runs"]
-RESULTS = METADATA.tables["benchmark_results"]
 # Literals, as in the partial index: the plan of a prepared statement cannot match
 # parameters with the index.
-OPEN = RUNS.c.state.in_(
+OPEN = BENCHMARK_RUNS.c.state.in_(
     [literal_column(f"'{state.value}'") for state in RunState if state.open]
 )
 TOKEN_BYTES = 8
@@ -44,7 +42,7 @@ ENDS = (BenchmarkState.ENDED, BenchmarkState.FAILED, BenchmarkState.CANCELLED)
 # long.
 SHOWN_COLUMNS = (
     *(
-        RESULTS.c[name]
+        BENCHMARK_RESULTS.c[name]
         for name in (
             "run_id",
             "benchmark",
@@ -56,14 +54,14 @@ SHOWN_COLUMNS = (
         )
     ),
     *(
-        RESULTS.c[name]
+        BENCHMARK_RESULTS.c[name]
         for name in ("left_out", "notes", "tool", "reason", "called_at", "ended_at")
     ),
-    func.octet_length(RESULTS.c.output).label("output_bytes"),
+    func.octet_length(BENCHMARK_RESULTS.c.output).label("output_bytes"),
 )
 SHOWN_OF_RUN = tuple(
     column
-    for column in RUNS.c
+    for column in BENCHMARK_RUNS.c
     if column.name
     not in ("cluster", "token", "hardware_digest", "pricing_digest", "forced")
 )
@@ -221,12 +219,12 @@ class BenchmarkStore:
             "forced": forced,
         }
         token = secrets.token_hex(TOKEN_BYTES)
-        row = insert(RUNS).values(
+        row = insert(BENCHMARK_RUNS).values(
             cluster=self._cluster, state=RunState.ASKED.value, token=token, **about
         )
         with self._engine.begin() as connection:
             number: int | None = connection.scalar(
-                row.on_conflict_do_nothing().returning(RUNS.c.id)
+                row.on_conflict_do_nothing().returning(BENCHMARK_RUNS.c.id)
             )
             if number is not None:
                 request(connection, self._cluster, EffectKind.BENCHMARK, [str(number)])
@@ -238,14 +236,16 @@ class BenchmarkStore:
         """Ask for the end of the run that is under way. Returns its number, or None
         when there is none.
         """
-        wanted = func.coalesce(RUNS.c.cancel_reason, sanitize_and_truncate(reason))
+        wanted = func.coalesce(
+            BENCHMARK_RUNS.c.cancel_reason, sanitize_and_truncate(reason)
+        )
         with self._engine.begin() as connection:
             ended = (
-                update(RUNS)
-                .where(RUNS.c.cluster == self._cluster, OPEN)
+                update(BENCHMARK_RUNS)
+                .where(BENCHMARK_RUNS.c.cluster == self._cluster, OPEN)
                 .values(cancel_reason=wanted)
             )
-            number: int | None = connection.scalar(ended.returning(RUNS.c.id))
+            number: int | None = connection.scalar(ended.returning(BENCHMARK_RUNS.c.id))
             bring_forward(connection, self._cluster, [EffectKind.BENCHMARK])
         return number
 
@@ -253,7 +253,9 @@ class BenchmarkStore:
         """Make the run that is under way due at once: this worker has started, and may
         have other settings.
         """
-        under_way = select(RUNS.c.id).where(RUNS.c.cluster == self._cluster, OPEN)
+        under_way = select(BENCHMARK_RUNS.c.id).where(
+            BENCHMARK_RUNS.c.cluster == self._cluster, OPEN
+        )
         with self._engine.begin() as connection:
             numbers = list(map(str, connection.scalars(under_way)))
             request(connection, self._cluster, EffectKind.BENCHMARK, numbers)
@@ -261,7 +263,9 @@ class BenchmarkStore:
 
     def under_way(self) -> BenchmarkRun | None:
         """The run that is asked for or under way, or None."""
-        query = select(RUNS).where(RUNS.c.cluster == self._cluster, OPEN)
+        query = select(BENCHMARK_RUNS).where(
+            BENCHMARK_RUNS.c.cluster == self._cluster, OPEN
+        )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         return None if row is None else _run(row)
@@ -283,9 +287,15 @@ class BenchmarkStore:
             "hardware_digest": _digest_of(hardware),
         }
         with self._engine.begin() as connection:
-            asked = RUNS.c.id == run.id, RUNS.c.state == RunState.ASKED.value
+            asked = (
+                BENCHMARK_RUNS.c.id == run.id,
+                BENCHMARK_RUNS.c.state == RunState.ASKED.value,
+            )
             token = connection.scalar(
-                update(RUNS).where(*asked).values(begun).returning(RUNS.c.token)
+                update(BENCHMARK_RUNS)
+                .where(*asked)
+                .values(begun)
+                .returning(BENCHMARK_RUNS.c.token)
             )
             if token is None:
                 return  # another worker has begun it
@@ -293,15 +303,15 @@ class BenchmarkStore:
                 self._row(run, token, names_begin, benchmark) for benchmark in planned
             ]
             if rows:
-                connection.execute(insert(RESULTS), rows)
+                connection.execute(insert(BENCHMARK_RESULTS), rows)
 
     def finish(self, run: BenchmarkRun) -> None:
         """Store that the run has ended: nothing is left to do."""
         state = RunState.DONE if run.cancel_reason is None else RunState.CANCELLED
         with self._engine.begin() as connection:
             connection.execute(
-                update(RUNS)
-                .where(RUNS.c.id == run.id)
+                update(BENCHMARK_RUNS)
+                .where(BENCHMARK_RUNS.c.id == run.id)
                 .values(state=state.value, ended_at=func.clock_timestamp())
             )
 
@@ -320,10 +330,14 @@ class BenchmarkStore:
 
     def names_under_way(self) -> frozenset[str]:
         """The names of all SLURM jobs of the run that is under way."""
-        query = select(RESULTS.c.job_name).join(RUNS, RUNS.c.id == RESULTS.c.run_id)
+        query = select(BENCHMARK_RESULTS.c.job_name).join(
+            BENCHMARK_RUNS, BENCHMARK_RUNS.c.id == BENCHMARK_RESULTS.c.run_id
+        )
         with self._engine.connect() as connection:
             return frozenset(
-                connection.scalars(query.where(RUNS.c.cluster == self._cluster, OPEN))
+                connection.scalars(
+                    query.where(BENCHMARK_RUNS.c.cluster == self._cluster, OPEN)
+                )
             )
 
     # --- benchmarks of a run ----------------------------------------------------------
@@ -332,15 +346,21 @@ class BenchmarkStore:
         """The benchmarks of a run, in their order."""
         now = func.clock_timestamp()
         ages = (
-            func.extract("epoch", now - RESULTS.c.called_at).label("called_ago_s"),
-            func.extract("epoch", now - RESULTS.c.missing_at).label("missing_for_s"),
-            func.extract("epoch", now - RESULTS.c.ended_at).label("ended_ago_s"),
+            func.extract("epoch", now - BENCHMARK_RESULTS.c.called_at).label(
+                "called_ago_s"
+            ),
+            func.extract("epoch", now - BENCHMARK_RESULTS.c.missing_at).label(
+                "missing_for_s"
+            ),
+            func.extract("epoch", now - BENCHMARK_RESULTS.c.ended_at).label(
+                "ended_ago_s"
+            ),
         )
-        columns = [RESULTS.c[name] for name in _COLUMNS]
+        columns = [BENCHMARK_RESULTS.c[name] for name in _COLUMNS]
         query = (
             select(*columns, *ages)
-            .where(RESULTS.c.run_id == run.id)
-            .order_by(RESULTS.c.id)
+            .where(BENCHMARK_RESULTS.c.run_id == run.id)
+            .order_by(BENCHMARK_RESULTS.c.id)
         )
         with self._engine.connect() as connection:
             return list(map(_measurement, connection.execute(query)))
@@ -349,12 +369,17 @@ class BenchmarkStore:
         """The users under whom the benchmarks of the last runs were submitted to
         SLURM.
         """
-        conditions = RESULTS.c.cluster == self._cluster, RESULTS.c.run_as.is_not(None)
+        conditions = (
+            BENCHMARK_RESULTS.c.cluster == self._cluster,
+            BENCHMARK_RESULTS.c.run_as.is_not(None),
+        )
         with self._engine.connect() as connection:
-            of_runs = RESULTS.c.run_id.in_(self._last_runs(connection))
+            of_runs = BENCHMARK_RESULTS.c.run_id.in_(self._last_runs(connection))
             return frozenset(
                 connection.scalars(
-                    select(RESULTS.c.run_as).where(*conditions, of_runs).distinct()
+                    select(BENCHMARK_RESULTS.c.run_as)
+                    .where(*conditions, of_runs)
+                    .distinct()
                 )
             )
 
@@ -362,14 +387,14 @@ class BenchmarkStore:
         """Commit that sbatch is about to be called as that user, once. False when
         another worker was faster, or the run was cancelled.
         """
-        going_on = select(RUNS.c.id).where(
-            RUNS.c.id == one.run_id, RUNS.c.cancel_reason.is_(None)
+        going_on = select(BENCHMARK_RUNS.c.id).where(
+            BENCHMARK_RUNS.c.id == one.run_id, BENCHMARK_RUNS.c.cancel_reason.is_(None)
         )
         with self._engine.begin() as connection:
             return self._set(
                 connection,
                 one,
-                RESULTS.c.run_id.in_(going_on),
+                BENCHMARK_RESULTS.c.run_id.in_(going_on),
                 stage=BenchmarkState.SUBMITTING.value,
                 run_as=run_as,
                 called_at=func.clock_timestamp(),
@@ -379,11 +404,11 @@ class BenchmarkStore:
         """Store the change of a benchmark. False when another worker was faster."""
         now = func.clock_timestamp()
         if change.missing:
-            missing_at = func.coalesce(RESULTS.c.missing_at, now)
+            missing_at = func.coalesce(BENCHMARK_RESULTS.c.missing_at, now)
         else:
             missing_at = None
         if change.stage in ENDS:
-            ended_at = func.coalesce(RESULTS.c.ended_at, now)
+            ended_at = func.coalesce(BENCHMARK_RESULTS.c.ended_at, now)
         else:
             ended_at = None
         with self._engine.begin() as connection:
@@ -395,9 +420,9 @@ class BenchmarkStore:
                 slurm_state=change.slurm_state,
                 exit_status=change.exit_status,
                 # a ledger restored from a backup may not have it
-                called_at=func.coalesce(RESULTS.c.called_at, now),
+                called_at=func.coalesce(BENCHMARK_RESULTS.c.called_at, now),
                 missing_at=missing_at,
-                lost=RESULTS.c.lost + int(change.lost),
+                lost=BENCHMARK_RESULTS.c.lost + int(change.lost),
                 ended_at=ended_at,
                 reason=sanitize_and_truncate(change.reason) or None,
             )
@@ -415,18 +440,20 @@ class BenchmarkStore:
                 tool=sanitize_and_truncate(result.tool),
                 reason=sanitize_and_truncate(result.reason) or None,
                 output=result.output,
-                ended_at=func.coalesce(RESULTS.c.ended_at, func.clock_timestamp()),
+                ended_at=func.coalesce(
+                    BENCHMARK_RESULTS.c.ended_at, func.clock_timestamp()
+                ),
             )
 
     def cleaned(self, one: Measurement, note: str = "") -> None:
         """Store that the benchmark's file on the login node is gone, or that it stays
         there, with a note.
         """
-        notes = RESULTS.c.notes + sanitize_json([note] if note else [])
+        notes = BENCHMARK_RESULTS.c.notes + sanitize_json([note] if note else [])
         with self._engine.begin() as connection:
             connection.execute(
-                update(RESULTS)
-                .where(RESULTS.c.id == one.id)
+                update(BENCHMARK_RESULTS)
+                .where(BENCHMARK_RESULTS.c.id == one.id)
                 .values(cleaned=True, notes=notes)
             )
 
@@ -436,9 +463,15 @@ class BenchmarkStore:
         """Update the row if it is still at the stage at which it was read. Returns
         whether it was.
         """
-        there = RESULTS.c.id == one.id, RESULTS.c.stage == one.stage.value, *also
+        there = (
+            BENCHMARK_RESULTS.c.id == one.id,
+            BENCHMARK_RESULTS.c.stage == one.stage.value,
+            *also,
+        )
         return bool(
-            connection.execute(update(RESULTS).where(*there).values(values)).rowcount
+            connection.execute(
+                update(BENCHMARK_RESULTS).where(*there).values(values)
+            ).rowcount
         )
 
     # --- questions --------------------------------------------------------------------
@@ -457,11 +490,11 @@ class BenchmarkStore:
 
     def _last_runs(self, connection: Connection) -> dict[int, str | None]:
         """The digests of the machines of the last runs, by the runs' numbers."""
-        query = select(RUNS.c.id, RUNS.c.hardware_digest).where(
-            RUNS.c.cluster == self._cluster
+        query = select(BENCHMARK_RUNS.c.id, BENCHMARK_RUNS.c.hardware_digest).where(
+            BENCHMARK_RUNS.c.cluster == self._cluster
         )
         rows = connection.execute(
-            query.order_by(RUNS.c.id.desc()).limit(MAX_MEASURED_VALUES)
+            query.order_by(BENCHMARK_RUNS.c.id.desc()).limit(MAX_MEASURED_VALUES)
         )
         return dict(rows.all())
 
@@ -479,16 +512,18 @@ class BenchmarkStore:
         """The last runs that have ended and whose machines are known, the newest
         first.
         """
-        age = func.extract("epoch", func.now() - RUNS.c.ended_at).label("ended_ago_s")
+        age = func.extract("epoch", func.now() - BENCHMARK_RUNS.c.ended_at).label(
+            "ended_ago_s"
+        )
         conditions = (
-            RUNS.c.cluster == self._cluster,
-            RUNS.c.ended_at.is_not(None),
-            RUNS.c.hardware_digest.is_not(None),
+            BENCHMARK_RUNS.c.cluster == self._cluster,
+            BENCHMARK_RUNS.c.ended_at.is_not(None),
+            BENCHMARK_RUNS.c.hardware_digest.is_not(None),
         )
         query = (
-            select(RUNS.c.hardware_digest, age, RUNS.c.forced)
+            select(BENCHMARK_RUNS.c.hardware_digest, age, BENCHMARK_RUNS.c.forced)
             .where(*conditions)
-            .order_by(RUNS.c.id.desc())
+            .order_by(BENCHMARK_RUNS.c.id.desc())
             .limit(MAX_ENDED_RUNS)
         )
         with self._engine.connect() as connection:
@@ -501,11 +536,14 @@ class BenchmarkStore:
         """The digest of prices and operator's labels of the last run that has one;
         empty if none has.
         """
-        conditions = RUNS.c.cluster == self._cluster, RUNS.c.pricing_digest.is_not(None)
+        conditions = (
+            BENCHMARK_RUNS.c.cluster == self._cluster,
+            BENCHMARK_RUNS.c.pricing_digest.is_not(None),
+        )
         query = (
-            select(RUNS.c.pricing_digest)
+            select(BENCHMARK_RUNS.c.pricing_digest)
             .where(*conditions)
-            .order_by(RUNS.c.id.desc())
+            .order_by(BENCHMARK_RUNS.c.id.desc())
             .limit(1)
         )
         with self._engine.connect() as connection:
@@ -539,10 +577,10 @@ class BenchmarkStore:
         """All labels that were ever measured. It reads all results: use it for an
         operator, not for frequent work.
         """
-        names = func.jsonb_object_keys(RESULTS.c.labels).label("name")
+        names = func.jsonb_object_keys(BENCHMARK_RESULTS.c.labels).label("name")
         query = select(names).where(
-            RESULTS.c.cluster == self._cluster,
-            RESULTS.c.stage == BenchmarkState.MEASURED.value,
+            BENCHMARK_RESULTS.c.cluster == self._cluster,
+            BENCHMARK_RESULTS.c.stage == BenchmarkState.MEASURED.value,
         )
         with self._engine.connect() as connection:
             return sorted(connection.scalars(query.distinct()))
@@ -553,12 +591,12 @@ class BenchmarkStore:
         """
         query = (
             select(*SHOWN_OF_RUN)
-            .where(RUNS.c.cluster == self._cluster)
-            .order_by(RUNS.c.id.desc())
+            .where(BENCHMARK_RUNS.c.cluster == self._cluster)
+            .order_by(BENCHMARK_RUNS.c.id.desc())
             .limit(most)
         )
         if since is not None:
-            query = query.where(RUNS.c.asked_at >= since)
+            query = query.where(BENCHMARK_RUNS.c.asked_at >= since)
         with self._engine.connect() as connection:
             return list(map(dict, connection.execute(query).mappings()))
 
@@ -569,7 +607,7 @@ class BenchmarkStore:
         if run_id is None:
             return next(iter(self.runs(1)), None)
         query = select(*SHOWN_OF_RUN).where(
-            RUNS.c.cluster == self._cluster, RUNS.c.id == run_id
+            BENCHMARK_RUNS.c.cluster == self._cluster, BENCHMARK_RUNS.c.id == run_id
         )
         with self._engine.connect() as connection:
             row = connection.execute(query).mappings().first()
@@ -577,10 +615,13 @@ class BenchmarkStore:
 
     def results(self, run_id: int) -> list[dict[str, Any]]:
         """The benchmarks of a run, for an operator; without scripts and outputs."""
-        of_run = RESULTS.c.cluster == self._cluster, RESULTS.c.run_id == run_id
+        of_run = (
+            BENCHMARK_RESULTS.c.cluster == self._cluster,
+            BENCHMARK_RESULTS.c.run_id == run_id,
+        )
         with self._engine.connect() as connection:
             rows = connection.execute(
-                select(*SHOWN_COLUMNS).where(*of_run).order_by(RESULTS.c.id)
+                select(*SHOWN_COLUMNS).where(*of_run).order_by(BENCHMARK_RESULTS.c.id)
             ).mappings()
             return list(map(dict, rows))
 
@@ -589,13 +630,15 @@ class BenchmarkStore:
         benchmark.
         """
         of_it = (
-            RESULTS.c.cluster == self._cluster,
-            RESULTS.c.run_id == run_id,
-            RESULTS.c.benchmark == benchmark,
+            BENCHMARK_RESULTS.c.cluster == self._cluster,
+            BENCHMARK_RESULTS.c.run_id == run_id,
+            BENCHMARK_RESULTS.c.benchmark == benchmark,
         )
         with self._engine.connect() as connection:
             row = connection.execute(
-                select(RESULTS.c.script, RESULTS.c.output).where(*of_it)
+                select(BENCHMARK_RESULTS.c.script, BENCHMARK_RESULTS.c.output).where(
+                    *of_it
+                )
             ).first()
         return None if row is None else (row.script, row.output)
 

@@ -20,13 +20,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import BLOCKS, CURSORS, JOBS, TRANSACTIONS
 
-BLOCKS = METADATA.tables["blocks"]
-CURSORS = METADATA.tables["cursors"]
 CONTRACT_STREAM = "contract"  # the scan for the events of our jobs
-JOBS = METADATA.tables["jobs"]
-TRANSACTIONS = METADATA.tables["transactions"]
 
 # extra blocks that are kept: receipts may be committed when the scan has long passed
 # their blocks

@@ -23,12 +23,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.fact_store import FACTS
 from supervisor_tasks.ledger.facts import INT, Fact
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.ledger.tables import METADATA
-
-CALLBACKS = METADATA.tables["callbacks"]
+from supervisor_tasks.ledger.tables import CALLBACKS, FACTS
 
 UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the periodic run
 # the last id that was checked

@@ -8,11 +8,10 @@ from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.facts import Fact, Stored, Value
 from supervisor_tasks.ledger.read_once import discard, kept
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import FACTS
 
 Default = TypeVar("Default")
 
-FACTS = METADATA.tables["facts"]
 AGE_S = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
 _ALL = select(FACTS.c.name, FACTS.c.value, AGE_S).where(
     FACTS.c.cluster == bindparam("cluster")

@@ -16,10 +16,7 @@ from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import Definition, JobId
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import event_to_json
-from supervisor_tasks.ledger.tables import METADATA
-
-CLAIMS = METADATA.tables["foreign_claims"]
-ADOPTED = METADATA.tables["adopted_tags"]
+from supervisor_tasks.ledger.tables import ADOPTED_TAGS, FOREIGN_CLAIMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class ForeignClaims:
         ]
         if not rows:
             return
-        new = insert(CLAIMS)
+        new = insert(FOREIGN_CLAIMS)
         last = {"tag": new.excluded.tag, "claim": new.excluded.claim}
         with self._engine.begin() as connection:
             connection.execute(
@@ -66,7 +63,7 @@ class ForeignClaims:
         """All stored claims."""
         with read_connection(self._engine) as connection:
             rows = connection.execute(
-                select(CLAIMS).where(CLAIMS.c.cluster == self._cluster)
+                select(FOREIGN_CLAIMS).where(FOREIGN_CLAIMS.c.cluster == self._cluster)
             )
             return {
                 JobId(row.job_id): ForeignClaim(bytes(row.tag), _claim(row.claim))
@@ -75,7 +72,9 @@ class ForeignClaims:
 
     def count(self) -> Counter[bytes]:
         """How many claims each tag has. Adopted tags are left out."""
-        query = select(CLAIMS.c.tag).where(CLAIMS.c.cluster == self._cluster)
+        query = select(FOREIGN_CLAIMS.c.tag).where(
+            FOREIGN_CLAIMS.c.cluster == self._cluster
+        )
         adopted = self.adopted_tags()
         with read_connection(self._engine) as connection:
             numbers = Counter(map(bytes, connection.scalars(query)))
@@ -85,10 +84,14 @@ class ForeignClaims:
 
     def delete(self, job_ids: Sequence[JobId]) -> None:
         """Delete the claims of these jobs: they are over."""
-        any_of = CLAIMS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        any_of = FOREIGN_CLAIMS.c.job_id == func.any(
+            bindparam("job_ids", list(job_ids))
+        )
         with self._engine.begin() as connection:
             connection.execute(
-                delete(CLAIMS).where(CLAIMS.c.cluster == self._cluster, any_of)
+                delete(FOREIGN_CLAIMS).where(
+                    FOREIGN_CLAIMS.c.cluster == self._cluster, any_of
+                )
             )
 
     def adopted_tags(self) -> set[bytes]:
@@ -97,7 +100,7 @@ class ForeignClaims:
 
     def adopted_tags_of(self, clusters: Collection[str]) -> set[bytes]:
         """The tags that the operator has made the own ones of these clusters."""
-        query = select(ADOPTED.c.tag).where(ADOPTED.c.cluster.in_(clusters))
+        query = select(ADOPTED_TAGS.c.tag).where(ADOPTED_TAGS.c.cluster.in_(clusters))
         with read_connection(self._engine) as connection:
             return set(map(bytes, connection.scalars(query)))
 
@@ -107,7 +110,7 @@ class ForeignClaims:
         """
         with self._engine.begin() as connection:
             connection.execute(
-                insert(ADOPTED)
+                insert(ADOPTED_TAGS)
                 .values(cluster=self._cluster, tag=tag)
                 .on_conflict_do_nothing()
             )

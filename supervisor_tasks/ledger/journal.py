@@ -33,12 +33,7 @@ from supervisor_tasks.jobs.trace import Recorded
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import event_to_json, optional_float
-from supervisor_tasks.ledger.tables import METADATA
-
-EVENTS = METADATA.tables["events"]
-EFFECTS = METADATA.tables["effects"]
-SIGNATURES = METADATA.tables["signatures"]
-TRANSACTIONS = METADATA.tables["transactions"]
+from supervisor_tasks.ledger.tables import EFFECTS, EVENTS, SIGNATURES, TRANSACTIONS
 
 _WRITE = insert_rows("events", ("cluster", "job_id", "name", "details", "state"))
 

@@ -57,11 +57,10 @@ from supervisor_tasks.ledger.outbox import (
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.reconciliations import Reconciliations
 from supervisor_tasks.ledger.switches import Switches
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import JOBS
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.ledger.worker_sessions import WorkerSession
 
-JOBS = METADATA.tables["jobs"]
 STORE_SCRIPTS = text(
     """
     UPDATE jobs SET script = given.script

@@ -11,9 +11,8 @@ from sqlalchemy import Engine, func, insert, inspect, select, update
 from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import OPERATOR_LOG
 
-LOG = METADATA.tables["operator_log"]
 DONE = "done"
 
 
@@ -46,15 +45,17 @@ class OperatorLog:
         ]
         with self._engine.begin() as connection:
             return list(
-                connection.scalars(insert(LOG).values(rows).returning(LOG.c.id))
+                connection.scalars(
+                    insert(OPERATOR_LOG).values(rows).returning(OPERATOR_LOG.c.id)
+                )
             )
 
     def end(self, entries: Sequence[int], outcome: str) -> None:
         """Store what came of the change: DONE, or the error."""
         with self._engine.begin() as connection:
             connection.execute(
-                update(LOG)
-                .where(LOG.c.id.in_(entries))
+                update(OPERATOR_LOG)
+                .where(OPERATOR_LOG.c.id.in_(entries))
                 .values(outcome=sanitize_and_truncate(outcome))
             )
 
@@ -71,22 +72,22 @@ class OperatorLog:
         with these texts. An outcome of None means that the command ended before it
         could store one.
         """
-        columns = [column for column in LOG.c if column.name != "cluster"]
+        columns = [column for column in OPERATOR_LOG.c if column.name != "cluster"]
         query = (
             select(*columns)
-            .where(LOG.c.cluster == self._cluster)
-            .order_by(LOG.c.id.desc())
+            .where(OPERATOR_LOG.c.cluster == self._cluster)
+            .order_by(OPERATOR_LOG.c.id.desc())
             .limit(most)
         )
         for column, beginning in (
-            (LOG.c.operator, operator),
-            (LOG.c.command, command),
-            (LOG.c.subject, subject),
+            (OPERATOR_LOG.c.operator, operator),
+            (OPERATOR_LOG.c.command, command),
+            (OPERATOR_LOG.c.subject, subject),
         ):
             if beginning:
                 query = query.where(column.startswith(beginning, autoescape=True))
         if since is not None:
-            query = query.where(LOG.c.at >= since)
+            query = query.where(OPERATOR_LOG.c.at >= since)
         with read_connection(self._engine) as connection:
             return list(map(dict, connection.execute(query).mappings()))
 

@@ -4,10 +4,7 @@ from sqlalchemy import Engine, func, select, text
 
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.driver import PROCESS
-from supervisor_tasks.ledger.tables import METADATA
-
-INSTANCE_TAGS = METADATA.tables["instance_tags"]
-PERIODIC_RUNS = METADATA.tables["periodic_runs"]
+from supervisor_tasks.ledger.tables import INSTANCE_TAGS, PERIODIC_RUNS
 
 _CONNECTED = text(
     "SELECT datname, count(*) AS connections FROM pg_stat_activity"

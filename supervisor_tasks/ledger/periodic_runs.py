@@ -16,9 +16,7 @@ from sqlalchemy import Engine, delete, func, select
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import optional_float
 from supervisor_tasks.ledger.periodic_runs_sql import RECORD_RUNS
-from supervisor_tasks.ledger.tables import METADATA
-
-PERIODIC_RUNS = METADATA.tables["periodic_runs"]
+from supervisor_tasks.ledger.tables import PERIODIC_RUNS
 
 RECORD_EVERY_S = 1.0  # within this time, only the first run of a name is written
 

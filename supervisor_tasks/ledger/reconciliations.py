@@ -25,13 +25,10 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.jobs.paid_size import Paid, as_given
 from supervisor_tasks.jobs.runs import JobRun, Runs, left_min
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.fact_store import FACTS
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
 from supervisor_tasks.ledger.mapping import sanitize_json
-from supervisor_tasks.ledger.tables import IS_OPEN, METADATA
+from supervisor_tasks.ledger.tables import FACTS, IS_OPEN, RECONCILIATIONS
 from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
-
-RECONCILIATIONS = METADATA.tables["reconciliations"]
 
 KEPT_READINGS = 4096  # of effects, definitions, top-ups and runs
 STALE_S = 60.0  # work that was not touched for so long is overdue

@@ -7,9 +7,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.tables import METADATA
-
-SWITCHES = METADATA.tables["switches"]
+from supervisor_tasks.ledger.tables import SWITCHES
 
 
 class Switches:

@@ -1,4 +1,4 @@
-"""The tables of the ledger, by their names in METADATA. SQLAlchemy's ORM would take a
+"""The tables of the ledger, by their names. SQLAlchemy's ORM would take a
 worker 6 MB.
 """
 
@@ -36,7 +36,7 @@ IS_OPEN = f"state <> 'SETTLED' AND NOT (state = 'REFUSED' AND chain_status < {Ch
 
 # A job: definition, limits, state, SLURM id, script, its outcome in SLURM, and the last
 # status on the contract.
-Table(
+JOBS = Table(
     "jobs",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -101,7 +101,7 @@ Table(
 )
 
 # The journal: what happened to a job, and when. Rows are never updated.
-Table(
+EVENTS = Table(
     "events",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
@@ -128,7 +128,7 @@ Table(
 # `unexpected_failures` counts the unexpected failures in a row. `contract_rejections`
 # counts the rejections by the contract without a success in between. `evidence` is what
 # was seen when the effect was parked.
-Table(
+EFFECTS = Table(
     "effects",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
@@ -192,7 +192,7 @@ Table(
 # `proof` is "proven" or "unproven": whether the caller proved that it has the site's
 # key; or "no key" if the site has none. `unknown_job`: the callback was about no job of
 # the ledger when it came.
-Table(
+CALLBACKS = Table(
     "callbacks",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
@@ -230,7 +230,7 @@ Table(
 # `gas_price_wei` and `earned` are of the last receipt: what was paid for the gas, and
 # what the contract paid to the provider (in its smallest unit). They stay if a
 # reorganisation opens the transaction again.
-Table(
+TRANSACTIONS = Table(
     "transactions",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
@@ -314,7 +314,7 @@ Table(
 
 # Every signature of a transaction: any of them may be mined. `head` is the last block
 # when it was signed.
-Table(
+SIGNATURES = Table(
     "signatures",
     METADATA,
     Column("hash", Text, primary_key=True),
@@ -334,7 +334,7 @@ Table(
 
 # The wallet that a cluster works with. `shared`: its settings let other clusters work
 # with the wallet too.
-Table(
+WALLET_HOLDERS = Table(
     "wallet_holders",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -347,7 +347,7 @@ Table(
 
 # The tag by which a ledger recognises its own transactions on the chain, even if it has
 # no record of them.
-Table(
+INSTANCE_TAGS = Table(
     "instance_tags",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -355,7 +355,7 @@ Table(
 )
 
 # The tag of a lost ledger. The operator has made its claims this ledger's own.
-Table(
+ADOPTED_TAGS = Table(
     "adopted_tags",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -365,7 +365,7 @@ Table(
 
 # A claim that another ledger made with this provider's key. Kept while the job is
 # active, also after its tag was adopted.
-Table(
+FOREIGN_CLAIMS = Table(
     "foreign_claims",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -376,7 +376,7 @@ Table(
 )
 
 # How far a stream of the chain has been read.
-Table(
+CURSORS = Table(
     "cursors",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -386,7 +386,7 @@ Table(
 )
 
 # The last blocks that were read. Their hashes show a reorganisation.
-Table(
+BLOCKS = Table(
     "blocks",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -396,7 +396,7 @@ Table(
 
 # When a piece of periodic work last succeeded. `number`: what it read then, if it reads
 # a number.
-Table(
+PERIODIC_RUNS = Table(
     "periodic_runs",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -407,7 +407,7 @@ Table(
 
 # An alarm that is on. The row is deleted when its cause is
 # gone.
-Table(
+ALARMS = Table(
     "alarms",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -494,7 +494,7 @@ Table(
 )
 
 # A switch that an operator has turned on.
-Table(
+SWITCHES = Table(
     "switches",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -506,7 +506,7 @@ Table(
 # A change that an operator made by a command. `subject` is what was changed (a job, an
 # effect), `change` what was announced. `outcome` is "done" or the error; None if the
 # command ended before it could store one.
-Table(
+OPERATOR_LOG = Table(
     "operator_log",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
@@ -524,7 +524,7 @@ Table(
 # A reconciliation: what it looked at, found and did. `previous_doubts` are the doubts
 # that it leaves to the next one, with the Unix time when each was first seen. A
 # reconciliation acts on a doubt only when it sees it again.
-Table(
+RECONCILIATIONS = Table(
     "reconciliations",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
@@ -538,7 +538,7 @@ Table(
 
 # A value that one process writes and another one uses, and since when it has this
 # value.
-Table(
+FACTS = Table(
     "facts",
     METADATA,
     Column("cluster", Text, primary_key=True),
@@ -554,7 +554,7 @@ Table(
 # for, and from the run's begin of the real hardware. `pricing_digest` is the digest of
 # the prices and the operator's labels at that time. Either may be missing if the caller
 # did not know it. If `forced` is set, results from before this run no longer count.
-Table(
+BENCHMARK_RUNS = Table(
     "benchmark_runs",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
@@ -587,7 +587,7 @@ Table(
 # when SLURM does not know the job. `cleaned`: its file on the login node is gone, or
 # was given up and stays there. `left_out` are labels that this benchmark could not
 # measure this time, with the reasons.
-Table(
+BENCHMARK_RESULTS = Table(
     "benchmark_results",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),

@@ -39,15 +39,15 @@ from supervisor_tasks.ledger.mapping import (
     sanitize_optional,
 )
 from supervisor_tasks.ledger.periodic_run_names import SCANNED
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import (
+    INSTANCE_TAGS,
+    PERIODIC_RUNS,
+    SIGNATURES,
+    TRANSACTIONS,
+)
 from supervisor_tasks.provider.registration_rules import TransactionStatus
 from supervisor_tasks.wallet.fees import Fees
 from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
-
-TRANSACTIONS = METADATA.tables["transactions"]
-SIGNATURES = METADATA.tables["signatures"]
-INSTANCE_TAGS = METADATA.tables["instance_tags"]
-PERIODIC_RUNS = METADATA.tables["periodic_runs"]
 
 # A fleet whose chain workers are at work records the run SCANNED, at least each 75 s.
 AT_WORK_S = 180.0

@@ -14,10 +14,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.tables import JOBS, WALLET_HOLDERS
 
-HOLDERS = METADATA.tables["wallet_holders"]
-JOBS = METADATA.tables["jobs"]
 # two clusters may start at once
 _ONE_AT_A_TIME = text("LOCK TABLE wallet_holders IN SHARE ROW EXCLUSIVE MODE")
 
@@ -73,7 +71,7 @@ class WalletHolders:
         repeat. Raises WalletTakenError, when another cluster has the wallet and not
         both share it; a retry does not help until the operator acts.
         """
-        columns = HOLDERS.c
+        columns = WALLET_HOLDERS.c
         this = (
             columns.chain_id == chain_id,
             columns.address == address,
@@ -84,7 +82,7 @@ class WalletHolders:
             .where(*this)
             .order_by(columns.cluster)
         )
-        row = insert(HOLDERS).values(
+        row = insert(WALLET_HOLDERS).values(
             cluster=self._cluster, chain_id=chain_id, address=address, shared=shared
         )
         new = {
@@ -111,20 +109,20 @@ class WalletHolders:
     def held(self) -> HeldWallet | None:
         """The wallet that the cluster works with; None before its first start."""
         query = select(
-            HOLDERS.c.chain_id,
-            HOLDERS.c.address,
-            HOLDERS.c.shared,
-            HOLDERS.c.started_at,
+            WALLET_HOLDERS.c.chain_id,
+            WALLET_HOLDERS.c.address,
+            WALLET_HOLDERS.c.shared,
+            WALLET_HOLDERS.c.started_at,
         )
         with read_connection(self._engine) as connection:
             row = connection.execute(
-                query.where(HOLDERS.c.cluster == self._cluster)
+                query.where(WALLET_HOLDERS.c.cluster == self._cluster)
             ).one_or_none()
         return None if row is None else HeldWallet(*row)
 
     def partners(self, chain_id: int, address: str) -> set[str]:
         """The other clusters of the ledger that work with this wallet."""
-        columns = HOLDERS.c
+        columns = WALLET_HOLDERS.c
         query = select(columns.cluster).where(
             columns.chain_id == chain_id,
             columns.address == address,
@@ -137,9 +135,9 @@ class WalletHolders:
         """The claims of these jobs, by their claim keys, that another cluster with a
         wallet has in the ledger. A cluster that has released its wallet is gone.
         """
-        holds = HOLDERS.c.cluster == JOBS.c.cluster
+        holds = WALLET_HOLDERS.c.cluster == JOBS.c.cluster
         query = select(JOBS.c.claim_key).where(
-            holds, HOLDERS.c.cluster != self._cluster, JOBS.c.job_id.in_(job_ids)
+            holds, WALLET_HOLDERS.c.cluster != self._cluster, JOBS.c.job_id.in_(job_ids)
         )
         with read_connection(self._engine) as connection:
             return set(connection.scalars(query))
@@ -150,5 +148,5 @@ class WalletHolders:
         """
         with self._engine.begin() as connection:
             connection.execute(
-                delete(HOLDERS).where(HOLDERS.c.cluster == self._cluster)
+                delete(WALLET_HOLDERS).where(WALLET_HOLDERS.c.cluster == self._cluster)
             )
