@@ -14,10 +14,9 @@ from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
 from supervisor_tasks.jobs.events import OperatorAbandonedEffect
-from supervisor_tasks.jobs.model import EffectKind, Job, JobId
+from supervisor_tasks.jobs.model import IN_SLURM, EffectKind, Job, JobId
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.status_queries import OpenEffectFilter
-from supervisor_tasks.reconciliation.snapshot import IN_SLURM
 
 EFFECTS = View(
     "effects",

@@ -41,8 +41,8 @@ MAX_REVERTED_CLAIMS = (
 FIRST_REVERT_WAIT_S = 1.0  # doubled with each further revert
 MAX_REVERT_WAIT_S = 60.0
 # a customer may cancel between the look at the queue and the estimate
-ESTIMATED_S = 60.0
-QUIET_S = 3600.0  # a count that has not changed for this long is void
+ESTIMATE_ALARM_AFTER_S = 60.0
+COUNTS_VALID_S = 3600.0  # a count that has not changed for this long is void
 ADVICE = (
     "each of these transactions costs gas: read the error, and `supervisor tx list`; `supervisor claims pause` stops the"
     " claiming of new jobs. The worker sends one claim at a time, at least once a minute, and the alarm ends when one succeeds"
@@ -110,7 +110,7 @@ def _ran_out_of_gas(result: Mined) -> bool:
 def _at_most(ledger: Ledger, purpose: str) -> int | None:
     """How many claims may be in flight; None if no claim has run out of gas lately."""
     stored = ledger.facts.read(AT_MOST[purpose])
-    if stored is None or stored.age_s > QUIET_S:
+    if stored is None or stored.age_s > COUNTS_VALID_S:
         return None
     return stored.value
 
@@ -122,7 +122,7 @@ def record_estimate_rejected(ledger: Ledger, purpose: str, error: str) -> bool:
     rejected = _estimate_rejected(ledger, purpose)
     is_first = rejected.subject() is None
     for_s = rejected.update(True)
-    if for_s >= ESTIMATED_S:
+    if for_s >= ESTIMATE_ALARM_AFTER_S:
         ledger.alarms.on(
             AlarmName.CLAIMS_REVERTING,
             purpose=purpose,
@@ -152,7 +152,7 @@ def _clear_alarm_if_recovered(ledger: Ledger) -> None:
         in_a_row, _ = _reverts_in_a_row(ledger, purpose)
         if in_a_row >= MAX_REVERTED_CLAIMS:
             return
-        if _estimate_rejected(ledger, purpose).seconds() >= ESTIMATED_S:
+        if _estimate_rejected(ledger, purpose).seconds() >= ESTIMATE_ALARM_AFTER_S:
             return
     ledger.alarms.off(AlarmName.CLAIMS_REVERTING)
 
@@ -182,7 +182,7 @@ def _record_failure(ledger: Ledger, purpose: str, error: str) -> None:
 def _reverts_in_a_row(ledger: Ledger, purpose: str) -> tuple[int, float]:
     """The number of reverts in a row, and the age of the last one in seconds."""
     stored = ledger.facts.read(REVERT_STREAKS[purpose])
-    if stored is None or stored.age_s > QUIET_S:
+    if stored is None or stored.age_s > COUNTS_VALID_S:
         return 0, 0.0
     return stored.value, stored.age_s
 

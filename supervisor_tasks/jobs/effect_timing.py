@@ -1,7 +1,7 @@
 """The effects that several rules open, and when they are due. Pure."""
 
 from supervisor_tasks.execution.doubled_delay import doubled_delay_s
-from supervisor_tasks.jobs.model import Effect, EffectKind, Job, State
+from supervisor_tasks.jobs.model import IN_SLURM, Effect, EffectKind, Job, State
 
 FIRST_POLL_S = 0.5
 MAX_POLL_S = 900.0
@@ -38,7 +38,7 @@ def next_poll(job: Job) -> Effect:
 
 def limit_to_apply(job: Job) -> tuple[Effect, ...]:
     """The effect that gives SLURM the job's time limit, if SLURM has another one."""
-    is_in_slurm = job.state in (State.QUEUED, State.RUNNING)
+    is_in_slurm = job.state in IN_SLURM
     if not is_in_slurm or job.run_limit_min == job.applied_limit_min:
         return ()
     return (Effect(EffectKind.TOP_UP),)

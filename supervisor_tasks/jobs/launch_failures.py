@@ -10,7 +10,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import LaunchFailed
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, SlurmId, State
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.alarms import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.slurm.job_matching import MatchResult, records
 from supervisor_tasks.slurm.not_started import may_not_have_started
 
@@ -20,7 +20,6 @@ ADVICE = (
     "SLURM has drained the nodes: read slurmd's log there (a Prolog that fails, a SPANK plugin that cannot be loaded?),"
     " then resume them"
 )
-MAX_JOBS_IN_ALARM = 20
 
 
 def launch_failures(

@@ -39,6 +39,9 @@ class State(StrEnum):
     """The contract has the job's end."""
 
 
+BEFORE_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
+IN_SLURM = (State.QUEUED, State.RUNNING)
+
 # States are a partial order: no event moves a job to a lower rank. READY and SUBMITTING
 # share one, because a submission that certainly did not happen is made again. There are
 # two ways back. A job that slurmctld took and forgot while it waited is submitted again
@@ -312,7 +315,7 @@ def obsolete_effects(job: Job) -> frozenset[EffectKind]:
         pointless |= {EffectKind.FETCH, EffectKind.RETURN_JOB}
         if job.state is State.READY:
             pointless.add(EffectKind.SUBMIT)
-    if job.state in (State.QUEUED, State.RUNNING) and not job.wants_cancel:
+    if job.state in IN_SLURM and not job.wants_cancel:
         pointless.add(EffectKind.CANCEL)
     return frozenset(pointless)
 

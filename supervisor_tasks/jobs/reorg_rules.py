@@ -10,6 +10,7 @@ from dataclasses import replace
 from supervisor_tasks.jobs.effect_timing import limit_to_apply, next_poll, stop_slurm
 from supervisor_tasks.jobs.events import Claimed, Reorganised
 from supervisor_tasks.jobs.model import (
+    IN_SLURM,
     ChainStatus,
     Effect,
     EffectKind,
@@ -157,7 +158,7 @@ def _continue(job: Job) -> Next:
 def _work_in_slurm(job: Job) -> tuple[Effect, ...]:
     if job.state is State.SUBMITTING:
         return (Effect(EffectKind.SUBMIT),)
-    if job.state in (State.QUEUED, State.RUNNING):
+    if job.state in IN_SLURM:
         return (next_poll(job), *limit_to_apply(job))
     return ()
 

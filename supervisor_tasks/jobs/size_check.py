@@ -23,7 +23,7 @@ from supervisor_tasks.jobs.size_rules import (
     excesses_to_undo,
     may_be_rounded,
 )
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.alarms import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.slurm.job_matching import MatchResult, records
@@ -33,8 +33,7 @@ from supervisor_tasks.slurm.size import Size
 
 log = structlog.get_logger()
 
-MAX_JOBS_IN_ALARM = 20  # jobs in the alarm
-MAX_TEXT_CHARS = 300
+MAX_ERROR_CHARS = 300
 UNANSWERED_FOR_S = 300.0
 UNANSWERED_ADVICE = "try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER"
 ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended; plugins/job_submit.lua prevents that"
@@ -178,7 +177,7 @@ def _answer_or_none(
     try:
         return (ask(),)
     except SupervisorError as error:
-        unanswered[what] = str(error)[:MAX_TEXT_CHARS]
+        unanswered[what] = str(error)[:MAX_ERROR_CHARS]
         return None
 
 

@@ -62,6 +62,8 @@ from supervisor_tasks.jobs.events import (
     ToppedUp,
 )
 from supervisor_tasks.jobs.model import (
+    BEFORE_SLURM,
+    IN_SLURM,
     RANK,
     ChainStatus,
     Effect,
@@ -104,9 +106,7 @@ Rule = Callable[[Job, Any], Next]
 When = Callable[[Job, Any], bool]
 
 EVERY_STATE = frozenset(State)
-IN_SLURM = (State.QUEUED, State.RUNNING)
 NOT_ENDED = tuple(state for state in State if RANK[state] < RANK[State.ENDED])
-NOT_IN_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
 
 AFTER_THE_END = (State.ENDED, State.REFUSED, State.SETTLED)
 
@@ -400,7 +400,7 @@ def _submit_without_id(job: Job, due_in_s: float = 0.0) -> Next:
     return _submit_again(without_id, Effect(EffectKind.SUBMIT, due_in_s))
 
 
-@on(ExistingSlurmJobAdopted, *NOT_IN_SLURM, when=_has_no_id)
+@on(ExistingSlurmJobAdopted, *BEFORE_SLURM, when=_has_no_id)
 def _existing_job_adopted(job: Job, event: ExistingSlurmJobAdopted) -> Next:
     adopted = replace(_with_id(job, event.slurm_id), state=State.QUEUED)
     if job.chain_status is ChainStatus.RUNNING:
@@ -857,7 +857,7 @@ ignore(
 )
 ignore(
     CallbackReceived,
-    states=NOT_IN_SLURM,
+    states=BEFORE_SLURM,
     because="there is no id to search for; the submission searches for the job",
 )
 ignore(
@@ -873,7 +873,7 @@ ignore(
     MoreThanPaid,
     SlurmCompleted,
     SlurmJobMissing,
-    states=NOT_IN_SLURM,
+    states=BEFORE_SLURM,
     because="the ledger has no SLURM job for it to look at",
 )
 ignore(

@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+MAX_JOBS_IN_ALARM = 20  # jobs that an alarm names
+
 
 class AlarmName(StrEnum):
     """The names of the alarms."""

@@ -42,7 +42,7 @@ LATE_AFTER_TRIES = 50
 # is parked.
 ISOLATED_AFTER, PARKED_AFTER = 2, 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
-SHOWN_JOBS = 5  # in a log line
+MAX_SUBJECTS_IN_LOG = 5  # of one line
 MAX_EFFECTS = 1000  # effects that are leased at a time
 # effects of one message; the worker that gets it leases all that are due
 MAX_DISPATCHED_OF_A_KIND = 200
@@ -66,7 +66,8 @@ class LeaseLostError(SupervisorError):
 
     def __init__(self, lost: "Sequence[OpenEffect]") -> None:
         shown = ", ".join(
-            f"{effect.kind} of {effect.subject}" for effect in lost[:SHOWN_JOBS]
+            f"{effect.kind} of {effect.subject}"
+            for effect in lost[:MAX_SUBJECTS_IN_LOG]
         )
         super().__init__(
             f"the leases of {len(lost)} effects are another's now: {shown}"
@@ -426,7 +427,7 @@ class Effects:
             log.warning(
                 "leases_reclaimed",
                 effects=len(freed),
-                subjects=[row.subject for row in freed[:SHOWN_JOBS]],
+                subjects=[row.subject for row in freed[:MAX_SUBJECTS_IN_LOG]],
             )
         for row in freed:
             if row.parked_at is not None:  # check_alarms raises the alarm

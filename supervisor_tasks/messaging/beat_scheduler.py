@@ -31,7 +31,7 @@ Waiting = Callable[[], Mapping[str, int]]  # how many messages wait in each queu
 Question = Callable[[Waiting], Mapping[str, float]]
 
 ASKED_EVERY_S = 1.0
-MAX_WAITING_MESSAGES = (
+MAX_WAITING_BEAT_MESSAGES = (
     500  # messages in a queue; a run that finds nothing costs a worker milliseconds
 )
 
@@ -48,7 +48,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         self._outage = OutageLog()
         self._asked_s = float("-inf")
         self._sent_s: dict[str, float] = {}
-        self._limit = Limit(MAX_WAITING_MESSAGES, "beat")
+        self._limit = Limit(MAX_WAITING_BEAT_MESSAGES, "beat")
         self._ledger_unavailable_since_s: float | None = None
         super().__init__(app, *args, **kwargs)
         self._question = self.open_question()

@@ -20,10 +20,10 @@ from supervisor_tasks.messaging.queues import TASK_OF_KIND, TASKS
 
 log = structlog.get_logger()
 
-SHOWN_JOBS = 100  # in a message's arguments, which Flower shows
+MAX_SUBJECTS_IN_MESSAGE = 100  # in a message's arguments, which Flower shows
 # messages in a queue; a burst of jobs is smaller, and so many take some megabytes of
 # Redis
-MAX_WAITING_MESSAGES = 10_000
+MAX_WAITING_EFFECT_MESSAGES = 10_000
 # a task takes all effects that are due, so one message serves all that become due
 # within this time
 TOGETHER_S = 0.5
@@ -34,7 +34,9 @@ class TaskDispatcher:
     raises nothing.
     """
 
-    def __init__(self, app: Celery, most_waiting: int = MAX_WAITING_MESSAGES) -> None:
+    def __init__(
+        self, app: Celery, most_waiting: int = MAX_WAITING_EFFECT_MESSAGES
+    ) -> None:
         self._app = app
         self._backpressure = Backpressure(
             app.connection_or_acquire, most_waiting, "dispatcher"
@@ -121,7 +123,7 @@ def _task(effect: OpenEffect) -> str:
 
 def _shown(effects: Sequence[OpenEffect]) -> str:
     """Return the subjects of a message's effects, as Flower shows them."""
-    subjects = ", ".join(effect.subject for effect in effects[:SHOWN_JOBS])
-    if len(effects) > SHOWN_JOBS:
-        return f"({subjects} and {len(effects) - SHOWN_JOBS} more)"
+    subjects = ", ".join(effect.subject for effect in effects[:MAX_SUBJECTS_IN_MESSAGE])
+    if len(effects) > MAX_SUBJECTS_IN_MESSAGE:
+        return f"({subjects} and {len(effects) - MAX_SUBJECTS_IN_MESSAGE} more)"
     return f"({subjects})"

@@ -33,7 +33,7 @@ QUIET_S = {  # an alarm ends if its cause has not come again for so long
     AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
     AlarmName.TRANSACTION_TOO_DEAR: 300.0,  # each is tried again within a minute
     AlarmName.ENDPOINTS_DISAGREE: 300.0,
-    AlarmName.CLAIMS_REVERTING: claim_backoff.QUIET_S,
+    AlarmName.CLAIMS_REVERTING: claim_backoff.COUNTS_VALID_S,
 }
 
 

@@ -20,13 +20,19 @@ from supervisor_tasks.jobs.events import (
     SlurmJobMissing,
     SubmissionLostBySlurm,
 )
-from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.model import (
+    BEFORE_SLURM,
+    IN_SLURM,
+    ChainStatus,
+    EffectKind,
+    JobId,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.jobs.reorg_rules import LAST_LOG
 from supervisor_tasks.jobs.size_rules import excesses
 from supervisor_tasks.reconciliation.models import JobSummary, OnChainJob
 from supervisor_tasks.reconciliation.snapshot import (
-    BEFORE_SLURM,
-    IN_SLURM,
     DiscrepancyKind,
     Snapshot,
     Trace,

@@ -20,6 +20,7 @@ from supervisor_tasks.jobs.events import stored_name
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.alarms import (
+    MAX_JOBS_IN_ALARM,
     STATE_LOST,
     AlarmName,
     Switch,
@@ -65,7 +66,6 @@ RECORDED_AT_ONCE = 500
 JOBS_CANCELLED_AT_ONCE = 50  # jobs of one user
 SHOWN_REJECTED_JOBS = 5  # in a line of the log
 MAX_DISCREPANCIES = 200  # discrepancies in a report
-SHOWN_JOBS = 20  # in an alarm
 RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 
@@ -249,7 +249,7 @@ def _alarm_of_requeued(ledger: Ledger, discrepancies: Sequence[Discrepancy]) -> 
     requeued = of_kind(discrepancies, DiscrepancyKind.RUNS_AFTER_END)
     again = {discrepancy.job_id: discrepancy.slurm_id for discrepancy in requeued}
     if again:
-        some = dict(list(again.items())[:SHOWN_JOBS])
+        some = dict(list(again.items())[:MAX_JOBS_IN_ALARM])
         ledger.alarms.on(
             AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, advice=RUN_AGAIN
         )

@@ -11,6 +11,8 @@ from typing import Any
 
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import (
+    BEFORE_SLURM,
+    IN_SLURM,
     Address,
     ChainStatus,
     EffectKind,
@@ -25,8 +27,6 @@ from supervisor_tasks.slurm.squeue import SqueueRow
 
 CUSTOMER = re.compile("0[xX][0-9a-fA-F]{40}")  # the Linux user of a customer
 JOB_NAME = re.compile(r"0x[0-9a-f]{64}")
-IN_SLURM = (State.QUEUED, State.RUNNING)
-BEFORE_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
 MIN_LOST_JOBS = 3  # jobs that SLURM may lose at once without having lost its state
 # of the jobs that SLURM should have: so many may be lost at once, too
 MAX_LOST_FRACTION = 0.1
