@@ -505,13 +505,12 @@ class Effects:
 
     def close_obsolete(self, connection: Connection, changed: Sequence[Job]) -> None:
         """Close the effects that have no purpose in the present state of their jobs."""
-        pairs = [
-            (job.job_id, kind.value)
-            for job in changed
-            for kind in obsolete_effects(job)
-        ]
-        if pairs:
-            job_ids, kinds = map(list, zip(*pairs, strict=True))
+        job_ids, kinds = list[JobId](), list[str]()
+        for job in changed:
+            for kind in obsolete_effects(job):
+                job_ids.append(job.job_id)
+                kinds.append(kind.value)
+        if job_ids:
             parameters = {"cluster": self._cluster, "job_ids": job_ids, "kinds": kinds}
             connection.execute(outbox_sql.CLOSE, parameters)
 
