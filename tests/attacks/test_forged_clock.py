@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.model import Address, JobId, State
+from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.slurm.submit_token import LOGIN_CLOCK_APART_S
 from tests.support.submission_env import SLURM_SETTINGS, SubmissionEnv
 
@@ -55,12 +54,6 @@ def home(submission_env: SubmissionEnv) -> Iterator[Path]:
         (home / name).unlink(missing_ok=True)
 
 
-def last_error(submission_env: SubmissionEnv, job_id: JobId) -> str:
-    query = text("SELECT last_error FROM effects WHERE id = :id")
-    with submission_env.engine.connect() as connection:
-        return str(connection.scalar(query, {"id": submission_env.effect_id(job_id)}))
-
-
 @pytest.mark.parametrize("ahead_s", [3500, -3500, LOGIN_CLOCK_APART_S + 30])
 def test_forged_clock__far_from_the_admins__nothing_is_submitted(
     submission_env: SubmissionEnv, site: WorkerContext, home: Path, ahead_s: int
@@ -69,7 +62,7 @@ def test_forged_clock__far_from_the_admins__nothing_is_submitted(
     job_id = submission_env.new_job(site, customer=ATTACKER)
     assert submission_env.carry_out(site, job_id).state is State.READY
     assert not (home / "input").exists()  # no token was shown to him
-    said = last_error(submission_env, job_id)
+    said = submission_env.last_error(job_id)
     assert f"clock of {ATTACKER}'s session" in said
     assert f"at most {LOGIN_CLOCK_APART_S} s" in said
     (home / ".bashrc").unlink()

@@ -26,3 +26,19 @@ def http_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def served(server: ThreadingHTTPServer, let_go: threading.Event) -> Iterator[None]:
+    """Inside this, the server answers. At the end `let_go` is set, so that requests that
+    wait for it end before the server is closed.
+    """
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        let_go.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

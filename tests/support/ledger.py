@@ -20,16 +20,25 @@ from devgrid.state_folder import new_state_folder, private_processes, remove
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
+from supervisor_tasks.execution.effect_failures import park
 from supervisor_tasks.jobs.events import (
     Claimed,
     ScriptFetched,
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.model import Address, Definition, Job, JobId, SlurmId
+from supervisor_tasks.jobs.model import (
+    Address,
+    Definition,
+    EffectKind,
+    Job,
+    JobId,
+    SlurmId,
+)
 from supervisor_tasks.ledger.database import open_engine, read_connection
 from supervisor_tasks.ledger.due import Execute
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.outbox import OpenEffect
 
 TABLES = (
     "jobs, events, effects, callbacks, cursors, periodic_runs, transactions, signatures, instance_tags, blocks,"
@@ -173,3 +182,18 @@ def bring_to_queued(ledger: Ledger, number: int) -> JobId:
     )
     ledger.record(*(JobChange(job_id(number), event) for event in events))
     return job_id(number)
+
+
+def park_one(
+    ledger: Ledger, kind: EffectKind = EffectKind.POLL_SLURM, reason: str = "no"
+) -> OpenEffect:
+    """Park an open effect of this kind, after a refusal by SLURM in these words."""
+    with ledger.engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"
+            )
+        )
+    effect = ledger.effects.lease([kind])[0]
+    park(ledger, effect, reason, error="SlurmRejectedError", said=reason)
+    return effect

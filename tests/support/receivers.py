@@ -16,6 +16,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from devgrid.ports import free_port
+from tests.support.http_servers import served
 
 HANGS = 0  # in place of an HTTP status: the server does not answer
 Fault = Callable[[], int]
@@ -79,15 +80,8 @@ class _Handler(BaseHTTPRequestHandler):
 def webhook_receiver(port: int = 0) -> Iterator[WebhookReceiver]:
     """A running HTTP server."""
     server = WebhookReceiver(port)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with served(server, server.let_go):
         yield server
-    finally:
-        server.let_go.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class MailReceiver:

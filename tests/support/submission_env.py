@@ -332,6 +332,12 @@ class SubmissionEnv:
             self.a_minute_passes(job)
         return str(error or "")
 
+    def last_error(self, job: JobId) -> str:
+        """The error of the job's last submission."""
+        with self.engine.connect() as connection:
+            query = text("SELECT last_error FROM effects WHERE id = :id")
+            return str(connection.scalar(query, {"id": self.effect_id(job)}))
+
     def journal(self, job: JobId) -> list[str]:
         """The names of the job's events, in order."""
         with self.engine.connect() as connection:

@@ -12,6 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from tests.support.http_servers import served
+
 NS = 1_000_000_000
 Value = str | int | bool
 
@@ -121,12 +123,5 @@ def _value(value: AnyValue) -> Value:
 def trace_receiver(port: int = 0) -> Iterator[TraceReceiver]:
     """A running receiver."""
     server = TraceReceiver(port)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with served(server, server.let_go):
         yield server
-    finally:
-        server.let_go.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()

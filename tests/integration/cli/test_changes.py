@@ -11,7 +11,6 @@ from sqlalchemy import Engine, make_url, text
 
 from supervisor_tasks.cli.cli_context import operator
 from supervisor_tasks.cli.exit_codes import ExitCode
-from supervisor_tasks.execution.effect_failures import park
 from supervisor_tasks.jobs.events import ScriptFetched, SlurmCompleted, SubmitStarted
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
@@ -23,7 +22,7 @@ from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.registrations import REGISTRATION
 from tests.support.command_list import COMMANDS, commands_with
 from tests.support.commands import supervisor
-from tests.support.ledger import bring_to_queued, claim, job_id
+from tests.support.ledger import bring_to_queued, claim, job_id, park_one
 
 JOB = job_id(1)
 WALLET = "0x" + "a" * 40
@@ -47,18 +46,6 @@ def queued(ledger: Ledger) -> tuple[str, ...]:
     return ()
 
 
-def parked(ledger: Ledger, kind: EffectKind) -> str:
-    with ledger.engine.begin() as connection:
-        connection.execute(
-            text(
-                "UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"
-            )
-        )
-    effect = ledger.effects.lease([kind])[0]
-    park(ledger, effect, "no")
-    return str(effect.id)
-
-
 def parked_submission(ledger: Ledger) -> tuple[str, ...]:
     ledger.record(
         *(
@@ -66,7 +53,7 @@ def parked_submission(ledger: Ledger) -> tuple[str, ...]:
             for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))
         )
     )
-    parked(ledger, EffectKind.SUBMIT)
+    park_one(ledger, EffectKind.SUBMIT)
     return ()
 
 
@@ -78,12 +65,12 @@ def parked_line(ledger: Ledger) -> tuple[str, ...]:
             SlurmCompleted(Outcome(status=ChainStatus.FAILED, reason="exit code 1")),
         )
     )
-    return (parked(ledger, EffectKind.NOTIFY_CUSTOMER),)
+    return (str(park_one(ledger, EffectKind.NOTIFY_CUSTOMER).id),)
 
 
 def parked_look(ledger: Ledger) -> tuple[str, ...]:
     bring_to_queued(ledger, 1)
-    parked(ledger, EffectKind.POLL_SLURM)
+    park_one(ledger)
     return ()
 
 

@@ -81,7 +81,6 @@ from supervisor_tasks.ledger.heartbeats import (
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.migrations import newest_revision, revision, upgrade
 from supervisor_tasks.ledger.operator_log import OperatorLog
-from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.ledger.periodic_run_names import (
     CALLBACKS,
     CHAIN_HEAD,
@@ -99,6 +98,7 @@ from tests.support.ledger import (
     bring_to_queued,
     claim,
     job_id,
+    park_one,
     raise_alarm_of_another_release,
 )
 
@@ -131,20 +131,6 @@ def run(migrated_ledger: tuple[Engine, dict[str, str]], ledger: Ledger) -> Run:
 
 def said(result: Result) -> Any:
     return json.loads(result.stdout)
-
-
-def park_one(
-    ledger: Ledger, kind: EffectKind = EffectKind.POLL_SLURM, reason: str = "no"
-) -> OpenEffect:
-    with ledger.engine.begin() as connection:
-        connection.execute(
-            text(
-                "UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"
-            )
-        )
-    effect = ledger.effects.lease([kind])[0]
-    park(ledger, effect, reason, error="SlurmRejectedError", said=reason)
-    return effect
 
 
 def job_of(ledger: Ledger, number: int) -> Any:

@@ -1,6 +1,5 @@
 """The private SLURM, its users and its sshd, as a grid has them."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2_grpc import (
     SshAPIServicer,
     add_SshAPIServicer_to_server,
 )
+from tests.support.sbatch import submit_as
 from tests.support.submission_env import new_key
 
 CUSTOMER = "0x" + "ab" * 20
@@ -349,20 +349,7 @@ def _uid(slurm: Slurm, user: str) -> int:
 
 
 def _submit(slurm: Slurm, user: str, script: str, *options: str) -> str:
-    uid = _uid(slurm, user)
-    done = subprocess.run(
-        ["sbatch", "--parsable", "--mem-per-cpu=100M", "--output=%j.log", *options],
-        env={"PATH": os.environ["PATH"], **slurm.env()},
-        input=f"#!/bin/bash\n{script}\n",
-        cwd=slurm.users.home(user),
-        user=uid,
-        group=uid,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return str(submit_as(slurm, user, script, "--output=%j.log", *options))
 
 
 def _state(slurm: Slurm, job: str) -> str:

@@ -24,7 +24,7 @@ from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.find_submission import required
-from supervisor_tasks.jobs.model import Address, JobId, State
+from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring.check_alarms import check_alarms
 from supervisor_tasks.slurm.hardware import PartitionHardware
@@ -303,14 +303,6 @@ def guarded() -> Iterator[SubmissionEnv]:
         yield guarded
 
 
-def last_error(submission_env: SubmissionEnv, job: JobId) -> str:
-    query = text("SELECT last_error FROM effects WHERE id = :id")
-    with submission_env.engine.connect() as connection:
-        return str(
-            connection.scalar(query, {"id": submission_env.effect_id(job)}) or ""
-        )
-
-
 @pytest.mark.parametrize("key", ["", "0" * 64], ids=["no key", "a wrong key"])
 def test_worker__without_slurmctlds_key__job_waits_and_the_operator_is_called(
     guarded: SubmissionEnv, key: str
@@ -322,7 +314,7 @@ def test_worker__without_slurmctlds_key__job_waits_and_the_operator_is_called(
 
     def operator_is_called() -> bool:
         is_ready = guarded.carry_out(without, job).state is State.READY
-        errors.append(last_error(guarded, job))
+        errors.append(guarded.last_error(job))
         assert "SubmitRejected" not in guarded.journal(job)
         check_alarms(without)
         guarded.a_minute_passes(job)

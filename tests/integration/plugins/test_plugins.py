@@ -2,8 +2,6 @@
 for the key.
 """
 
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +21,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import (
     JOB_STATUS_FINISHED,
     JOB_STATUS_RUNNING,
 )
+from tests.support.sbatch import submit_as
 from tests.support.spool_env import events, name_of, new_spool, serving, start_reporter
 
 CUSTOMER = "0x" + "ab" * 20
@@ -145,27 +144,8 @@ def test_hooks__spools_of_controller_and_node_missing__the_job_runs_all_the_same
 
 
 def _submit(slurm: Slurm, name: str, script: str, *options: str) -> int:
-    uid = slurm.users.add(CUSTOMER)
-    done = subprocess.run(
-        [
-            "sbatch",
-            "--parsable",
-            "--mem-per-cpu=100M",
-            f"--job-name={name}",
-            "--comment=supervisor here:1",
-            *options,
-        ],
-        env={"PATH": os.environ["PATH"], **slurm.env()},
-        input=f"#!/bin/bash\n{script}\n",
-        cwd=slurm.users.home(CUSTOMER),
-        user=uid,
-        group=uid,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    ours = (f"--job-name={name}", "--comment=supervisor here:1")
+    return submit_as(slurm, CUSTOMER, script, *ours, *options)
 
 
 def _elapsed_s(slurm: Slurm, job: int) -> int:

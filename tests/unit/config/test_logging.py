@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import paramiko
@@ -22,18 +21,11 @@ from devgrid.machine import deadline
 from supervisor_tasks.config import logging as logs
 from tests.support.terminals import Terminal
 
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
 SECRET = "correct-horse-battery"
 COLOUR = re.compile("\x1b\\[[0-9;]*m")  # of the terminal's own rendering
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def configured(

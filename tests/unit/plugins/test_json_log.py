@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
@@ -11,14 +10,7 @@ import pytest
 from plugins.json_log import EventLog, configure
 from tests.support.terminals import Terminal
 
-
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def test_log__event_with_values__is_one_object() -> None:
