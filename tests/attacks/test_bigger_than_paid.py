@@ -126,7 +126,7 @@ def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
 
 
 @pytest.fixture
-def drained(grid: Grid) -> Iterator[None]:
+def drained_nodes(grid: Grid) -> Iterator[None]:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     yield
     scontrol(grid, "update", ALL_NODES, "state=resume")
@@ -147,7 +147,7 @@ def slow_prolog(grid: Grid) -> Iterator[Path]:
 
 
 @pytest.fixture
-def spare(grid: Grid, customer: Account) -> Iterator[None]:
+def reservation(grid: Grid, customer: Account) -> Iterator[None]:
     """A reservation of the site's that the customer may use."""
     mine = f"users={customer.address.lower()}"
     scontrol(
@@ -210,7 +210,7 @@ def change(grid: Grid, customer: Account, slurm_id: int, *words: str) -> None:
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", *words)
 
 
-@pytest.mark.usefixtures("spare", "drained")
+@pytest.mark.usefixtures("reservation", "drained_nodes")
 def test_changed_while_it_waits__to_more_than_paid__is_put_back(
     grid: Grid, customer: Account
 ) -> None:
@@ -267,7 +267,7 @@ def test_changed_while_it_waits__gpus_though_none_were_paid__are_put_back(
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.CANCELLED
 
 
-@pytest.mark.usefixtures("drained")
+@pytest.mark.usefixtures("drained_nodes")
 def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choice(
     grid: Grid, customer: Account
 ) -> None:
@@ -400,7 +400,7 @@ def test_changed__ended_before_a_look__keeps_its_end_with_a_reason_and_an_alarm(
 
 
 @pytest.fixture(scope="module")
-def runs(grid: Grid, customer: Account) -> tuple[str, int]:
+def running_job(grid: Grid, customer: Account) -> tuple[str, int]:
     """A job that runs, and its SLURM id."""
     script = "#!/bin/bash\nsleep 1800\n"
     job_id = grid.submit_script(customer, script, minutes=60, **SMALL)
@@ -409,9 +409,9 @@ def runs(grid: Grid, customer: Account) -> tuple[str, int]:
 
 @pytest.mark.parametrize("word", REFUSED_WHILE_IT_RUNS)
 def test_changed_while_it_runs__to_a_bigger_size__slurm_refuses(
-    grid: Grid, customer: Account, runs: tuple[str, int], word: str
+    grid: Grid, customer: Account, running_job: tuple[str, int], word: str
 ) -> None:
-    _, slurm_id = runs
+    _, slurm_id = running_job
     before = size(grid, slurm_id)
     words = ("scontrol", "update", f"JobId={slurm_id}", word)
     assert run_as_customer(grid, customer, *words).returncode != 0
@@ -420,9 +420,9 @@ def test_changed_while_it_runs__to_a_bigger_size__slurm_refuses(
 
 @pytest.mark.parametrize("word", TAKEN_WHILE_IT_RUNS)
 def test_changed_while_it_runs__without_a_price__is_the_owners_choice(
-    grid: Grid, customer: Account, runs: tuple[str, int], word: str
+    grid: Grid, customer: Account, running_job: tuple[str, int], word: str
 ) -> None:
-    job_id, slurm_id = runs
+    job_id, slurm_id = running_job
     allocated = size(grid, slurm_id)["tres-alloc"]
     change(grid, customer, slurm_id, word)
     look_and_leave_alone(grid, job_id)
@@ -448,7 +448,7 @@ def look_and_leave_alone(grid: Grid, job_id: str) -> None:
     assert rows(grid, undone, id=job_id) == []
 
 
-@pytest.mark.usefixtures("spare")
+@pytest.mark.usefixtures("reservation")
 def test_changed_while_it_runs__in_all_ways__is_known_by_its_id_and_billed(
     grid: Grid, customer: Account
 ) -> None:

@@ -30,7 +30,7 @@ def submission_env() -> Iterator[SubmissionEnv]:
 
 
 @pytest.fixture
-def shared(submission_env: SubmissionEnv) -> Iterator[Path]:
+def shared_home(submission_env: SubmissionEnv) -> Iterator[Path]:
     """The home of both customers, with the mode of /dev/shm: both may write there."""
     users, folder = (
         submission_env.slurm.users,
@@ -46,14 +46,14 @@ def shared(submission_env: SubmissionEnv) -> Iterator[Path]:
 
 
 @pytest.fixture
-def run_as(submission_env: SubmissionEnv, shared: Path) -> Path:
+def run_as(submission_env: SubmissionEnv, shared_home: Path) -> Path:
     """The file into which the attacker's start-up file writes the user that it runs
     as.
     """
-    uid, told = submission_env.slurm.users.add(ATTACKER), shared / "run-as"
+    uid, told = submission_env.slurm.users.add(ATTACKER), shared_home / "run-as"
     told.touch()
     told.chmod(0o666)
-    start_up = shared / ".bashrc"
+    start_up = shared_home / ".bashrc"
     start_up.write_text(f"id -u >>{told}\n")
     os.chown(start_up, uid, uid)
     return told
@@ -65,7 +65,7 @@ def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
 
 
 @pytest.fixture
-def insisting(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
+def insisting_worker(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     """A worker of a site that allows shared homes."""
     yield from closing(
         submission_env.site(submission_env.cluster(homes=Homes(shared_allowed=True)))
@@ -79,7 +79,7 @@ def closing(site: WorkerContext) -> Iterator[WorkerContext]:
 
 
 def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
-    submission_env: SubmissionEnv, site: WorkerContext, shared: Path, run_as: Path
+    submission_env: SubmissionEnv, site: WorkerContext, shared_home: Path, run_as: Path
 ) -> None:
     job = submission_env.new_job(site, customer=VICTIM)
     assert submission_env.carry_out(site, job).state is State.READY
@@ -91,7 +91,7 @@ def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
     ]
     (said,) = alarm.details["errors"]
     assert VICTIM in said
-    assert str(shared) in said
+    assert str(shared_home) in said
     submission_env.slurm.users.set_home(VICTIM, submission_env.slurm.users.home(VICTIM))
     wait_until(
         lambda: submission_env.carry_out(site, job).state is State.QUEUED,
@@ -103,10 +103,10 @@ def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
 
 
 def test_home__shared_at_a_site_that_allows_it__gets_submissions(
-    submission_env: SubmissionEnv, insisting: WorkerContext, run_as: Path
+    submission_env: SubmissionEnv, insisting_worker: WorkerContext, run_as: Path
 ) -> None:
-    job = submission_env.new_job(insisting, customer=VICTIM)
-    assert submission_env.carry_out(insisting, job).state is State.QUEUED
+    job = submission_env.new_job(insisting_worker, customer=VICTIM)
+    assert submission_env.carry_out(insisting_worker, job).state is State.QUEUED
     assert run_as.read_text()
 
 
@@ -233,11 +233,11 @@ def test_home__that_does_not_exist__is_refused_until_it_is_made(
 
 
 def test_home__missing_where_others_can_make_it__is_refused(
-    submission_env: SubmissionEnv, cluster: Cluster, shared: Path
+    submission_env: SubmissionEnv, cluster: Cluster, shared_home: Path
 ) -> None:
-    missing = shared / "to-be-made" / "home"
+    missing = shared_home / "to-be-made" / "home"
     submission_env.slurm.users.set_home(VICTIM, missing)
-    refused(cluster, str(missing), f"others can make it, as {shared} has")
+    refused(cluster, str(missing), f"others can make it, as {shared_home} has")
 
 
 def test_accounts__two_with_one_uid__are_refused(

@@ -35,7 +35,7 @@ ENVIRONMENTS = (".ssh/environment", ".pam_environment")
 
 
 @pytest.fixture
-def read(submission_env: SubmissionEnv) -> Iterator[Path]:
+def marks(submission_env: SubmissionEnv) -> Iterator[Path]:
     """The marks that the customer's start-up files leave in his home when a shell reads
     them.
     """
@@ -89,7 +89,7 @@ def shell_called_sh(submission_env: SubmissionEnv, program: str) -> str:
 
 @pytest.mark.parametrize("program", ["dash", "bash"])
 def test_login_shell__default_for_accounts__reads_no_start_up_file(
-    submission_env: SubmissionEnv, read: Path, program: str
+    submission_env: SubmissionEnv, marks: Path, program: str
 ) -> None:
     """LDAP_LOGIN_SHELL's default, on a system where it is dash and on one where it is
     bash.
@@ -99,22 +99,22 @@ def test_login_shell__default_for_accounts__reads_no_start_up_file(
         CUSTOMER, shell_called_sh(submission_env, program)
     )
     assert "FORGED" not in environment_of_a_command(submission_env)
-    assert read.read_text() == ""
+    assert marks.read_text() == ""
 
 
 def test_login_shell__bash__reads_the_customers_file(
-    submission_env: SubmissionEnv, read: Path
+    submission_env: SubmissionEnv, marks: Path
 ) -> None:
     """The login shell is chosen because bash reads the file. Without this, the test
     above would prove nothing.
     """
     submission_env.slurm.users.set_shell(CUSTOMER, "/bin/bash")
     environment_of_a_command(submission_env)
-    assert ".bashrc" in read.read_text()
+    assert ".bashrc" in marks.read_text()
 
 
 def test_sshd__user_rc_permitted__runs_the_rc_file_unless_the_key_is_restricted(
-    submission_env: SubmissionEnv, read: Path
+    submission_env: SubmissionEnv, marks: Path
 ) -> None:
     """`PermitUserRC no` prevents this, with any login shell, and so do the options of the
     key that the supervisor serves.
@@ -124,26 +124,26 @@ def test_sshd__user_rc_permitted__runs_the_rc_file_unless_the_key_is_restricted(
         submission_env, "restricted", permitting, key_options=RESTRICTED
     )
     environment_of_a_command(submission_env, restricted)
-    assert read.read_text() == ""
+    assert marks.read_text() == ""
     environment_of_a_command(
         submission_env, another_sshd(submission_env, "usual", permitting)
     )
-    assert read.read_text() == ".ssh/rc\n"
+    assert marks.read_text() == ".ssh/rc\n"
 
 
 def test_submission__customer_has_start_up_files__runs_none_of_them(
-    submission_env: SubmissionEnv, read: Path
+    submission_env: SubmissionEnv, marks: Path
 ) -> None:
     site = submission_env.site(submission_env.cluster())
     job = submission_env.new_job(site)
     assert submission_env.carry_out(site, job).state is State.QUEUED
-    assert read.read_text() == ""
+    assert marks.read_text() == ""
     site.slurm.cluster.close()
     site.ledger.holder.close()
 
 
 def test_environment_file__of_the_site__is_what_jobs_inherit(
-    submission_env: SubmissionEnv, read: Path
+    submission_env: SubmissionEnv, marks: Path
 ) -> None:
     file = submission_env.processes.folder / "modules.sh"
     file.write_text("export OF_THE_SITE='module paths' SBATCH_GPUS=2\n")
@@ -158,6 +158,6 @@ def test_environment_file__of_the_site__is_what_jobs_inherit(
     )
     assert slurm_id is not None
     assert "gpu" not in submission_env.field(slurm_id, "tres-alloc")
-    assert read.read_text() == ""
+    assert marks.read_text() == ""
     site.slurm.cluster.close()
     site.ledger.holder.close()

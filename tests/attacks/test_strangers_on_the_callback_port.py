@@ -61,7 +61,7 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def strict(site: CallbackSite, key_file: Path) -> Port:
+def strict_port(site: CallbackSite, key_file: Path) -> Port:
     """A port that requires a proof."""
     return site.start(
         "strict",
@@ -72,7 +72,7 @@ def strict(site: CallbackSite, key_file: Path) -> Port:
 
 
 @pytest.fixture(scope="module")
-def lenient(site: CallbackSite, key_file: Path) -> Port:
+def lenient_port(site: CallbackSite, key_file: Path) -> Port:
     """A port of a site that has a key, and also uses plugins without one."""
     return site.start(
         "lenient", CALLBACK_KEY_FILE=str(key_file), CLUSTER_NAME="lenient"
@@ -132,9 +132,9 @@ def wait_for_next_heartbeat(site: CallbackSite, cluster: str) -> None:
 
 
 def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lines(
-    site: CallbackSite, strict: Port
+    site: CallbackSite, strict_port: Port
 ) -> None:
-    with grpc.insecure_channel(strict.address) as channel:
+    with grpc.insecure_channel(strict_port.address) as channel:
         answers = {answer_to(channel, random_job_id()) for _ in range(STRANGERS_CALLS)}
         assert answers | {check(channel), check(channel, REPORTER_SERVICE)} == {
             UNPROVEN
@@ -146,14 +146,14 @@ def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lin
         assert caught.value.code() is UNPROVEN
     wait_for_next_heartbeat(site, "strict")
     assert (site.rows(), signs(site, REPORTER)) == (0, 0)
-    assert 1 <= strict.log.count("stranger_refused") < 20
+    assert 1 <= strict_port.log.count("stranger_refused") < 20
 
 
 def test_our_own_programs__where_a_proof_is_required__are_heard(
-    site: CallbackSite, strict: Port, key_file: Path, tmp_path: Path
+    site: CallbackSite, strict_port: Port, key_file: Path, tmp_path: Path
 ) -> None:
     """The authorized-keys command is a copy of its single file, as on a login node."""
-    with proving(strict, key_file) as channel:
+    with proving(strict_port, key_file) as channel:
         report(channel, random_job_id())
         assert check(channel, REPORTER_SERVICE) is OK
     wait_until(
@@ -167,7 +167,7 @@ def test_our_own_programs__where_a_proof_is_required__are_heard(
         "-S",
         str(alone),
         "--supervisor",
-        strict.address,
+        strict_port.address,
         "--plain-text",
     ]
     argv = [*program, "--key", str(key_file), CUSTOMER]
@@ -220,7 +220,7 @@ def sealed(
 
 
 def test_proof__wrong_though_none_is_required__is_refused(
-    site: CallbackSite, lenient: Port, key_file: Path
+    site: CallbackSite, lenient_port: Port, key_file: Path
 ) -> None:
     """Even if no proof is required: a wrong key is refused, and not treated as no
     key.
@@ -236,7 +236,7 @@ def test_proof__wrong_though_none_is_required__is_refused(
         ((proof.PROOF, "é"),),
         ((proof.PROOF, good[2][1]),),
     )
-    with grpc.insecure_channel(lenient.address) as channel:
+    with grpc.insecure_channel(lenient_port.address) as channel:
         assert [
             answer_with_metadata(channel, raw, entries) for entries in wrong[:5]
         ] == [UNPROVEN] * 5
@@ -246,7 +246,7 @@ def test_proof__wrong_though_none_is_required__is_refused(
 
 
 def test_repeat__within_five_minutes__changes_nothing(
-    site: CallbackSite, strict: Port, key_file: Path
+    site: CallbackSite, strict_port: Port, key_file: Path
 ) -> None:
     """A repeated callback is one row; a repeated heartbeat of the reporter is none."""
     key, raw = proof.read_key(key_file), a_callback()
@@ -256,7 +256,7 @@ def test_repeat__within_five_minutes__changes_nothing(
         health_pb2.HealthCheckRequest(service=REPORTER_SERVICE).SerializeToString(),
     )
     entries = proof.metadata(key, method, question)
-    with grpc.insecure_channel(strict.address) as channel:
+    with grpc.insecure_channel(strict_port.address) as channel:
         assert [answer_with_metadata(channel, raw, again) for _ in range(3)] == [OK] * 3
         assert site.rows() == 1
         ask: Any = channel.unary_unary(method)
@@ -271,9 +271,9 @@ def test_repeat__within_five_minutes__changes_nothing(
 
 
 def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unproven(
-    site: CallbackSite, lenient: Port
+    site: CallbackSite, lenient_port: Port
 ) -> None:
-    with grpc.insecure_channel(lenient.address) as channel:
+    with grpc.insecure_channel(lenient_port.address) as channel:
         report(channel, random_job_id())
         assert check(channel, REPORTER_SERVICE) is OK
     wait_for_next_heartbeat(site, "lenient")
@@ -284,12 +284,12 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
 
 
 def test_callback__stranger_and_our_own_program_say_it__is_our_programs(
-    site: CallbackSite, lenient: Port, key_file: Path
+    site: CallbackSite, lenient_port: Port, key_file: Path
 ) -> None:
     name = random_job_id()
-    with grpc.insecure_channel(lenient.address) as channel:
+    with grpc.insecure_channel(lenient_port.address) as channel:
         report(channel, name)
-    with proving(lenient, key_file) as channel:
+    with proving(lenient_port, key_file) as channel:
         report(channel, name)
     # a repeat changes the row of a job of ours that was read long ago
     site.insert_job(name, slurm_id=7, cluster="lenient")
@@ -297,10 +297,10 @@ def test_callback__stranger_and_our_own_program_say_it__is_our_programs(
         "UPDATE callbacks SET unknown_job = false, read_at = now() - interval '1 day'"
     )
     unread = "SELECT count(*) FROM callbacks WHERE read_at IS NULL"
-    with grpc.insecure_channel(lenient.address) as channel:
+    with grpc.insecure_channel(lenient_port.address) as channel:
         report(channel, name)
     assert site.number_of(unread) == 0
-    with proving(lenient, key_file) as channel:
+    with proving(lenient_port, key_file) as channel:
         report(channel, name)
     assert site.number_of(unread) == 1
     assert (

@@ -29,16 +29,16 @@ NODES = "nodename=node[1-4]"
 
 
 @pytest.fixture(params=[-1, 1])
-def hours(request: pytest.FixtureRequest) -> int:
+def hours_ahead(request: pytest.FixtureRequest) -> int:
     """By how much the site's clocks are ahead of ours."""
     return int(request.param)
 
 
 @pytest.fixture
-def grid(hours: int) -> Iterator[Grid]:
+def grid(hours_ahead: int) -> Iterator[Grid]:
     running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS))
     try:
-        set_site_clocks(running, hours)
+        set_site_clocks(running, hours_ahead)
         running.fleet.start(flower=False)
         yield running
     finally:
@@ -46,7 +46,7 @@ def grid(hours: int) -> Iterator[Grid]:
 
 
 def test_jobs__site_clocks_an_hour_off__end_right_and_forgotten_ones_run_once(
-    grid: Grid, hours: int
+    grid: Grid, hours_ahead: int
 ) -> None:
     customer = grid.new_customer()
     job_ids = [
@@ -64,7 +64,7 @@ def test_jobs__site_clocks_an_hour_off__end_right_and_forgotten_ones_run_once(
     state = slurm_of(grid).layout.folder / "state"
     grid.processes.stop(grid.processes.find("slurmctld"))  # it saves its state
     shutil.copytree(state, state.with_name("saved"))
-    grid.processes.start_again("slurmctld", **shifted(grid, hours))
+    grid.processes.start_again("slurmctld", **shifted(grid, hours_ahead))
     waiting = [chaos_jobs.finishing(grid, customer) for _ in range(3)]
     for job_id in waiting:
         wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
@@ -83,7 +83,7 @@ def test_jobs__site_clocks_an_hour_off__end_right_and_forgotten_ones_run_once(
         )
     shutil.rmtree(state)
     state.with_name("saved").rename(state)
-    grid.processes.start_again("slurmctld", **shifted(grid, hours))
+    grid.processes.start_again("slurmctld", **shifted(grid, hours_ahead))
     slurm_of(grid).run("scontrol", "update", NODES, "state=resume")
     chaos_jobs.wait_for_end(grid, [*job_ids, *waiting], PATIENCE_S)
     assert violations(audit(gather(grid.folder))) == []
@@ -96,5 +96,5 @@ def test_jobs__site_clocks_an_hour_off__end_right_and_forgotten_ones_run_once(
     assert json.loads(start.value)["first_id"] > 0
     query = "SELECT extract(epoch FROM now())::int - slurm_submit_s AS behind_s FROM jobs WHERE job_id = :id"
     assert rows(grid, query, id=job_ids[0])[0].behind_s == pytest.approx(
-        -hours * HOUR_S, abs=PATIENCE_S
+        -hours_ahead * HOUR_S, abs=PATIENCE_S
     )

@@ -80,7 +80,7 @@ def grid(transport: Transport) -> Iterator[Grid]:
 
 
 @pytest.fixture
-def drained(grid: Grid) -> Iterator[None]:
+def drained_nodes(grid: Grid) -> Iterator[None]:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     yield
     scontrol(grid, "update", ALL_NODES, "state=resume")
@@ -120,7 +120,7 @@ def test_job__out_of_memory__has_failed(grid: Grid, customer: Account) -> None:
     assert grid.chain.job(job_id).last_error == "SLURM: OUT_OF_MEMORY"
 
 
-@pytest.mark.usefixtures("drained")
+@pytest.mark.usefixtures("drained_nodes")
 def test_deadline__that_cannot_be_met__has_failed_with_no_minute(
     grid: Grid, customer: Account
 ) -> None:
@@ -131,7 +131,7 @@ def test_deadline__that_cannot_be_met__has_failed_with_no_minute(
     assert grid.chain.job(job_id).last_error == "SLURM: DEADLINE"
 
 
-@pytest.mark.usefixtures("drained")
+@pytest.mark.usefixtures("drained_nodes")
 def test_cancelled_by_its_owner__before_it_started__costs_nothing(
     grid: Grid, customer: Account
 ) -> None:

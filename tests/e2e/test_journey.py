@@ -166,7 +166,7 @@ HOSTILE = [
 
 
 @pytest.fixture(scope="module")
-def hostile(grid: Grid, customer: Account) -> dict[str, str]:
+def hostile_jobs(grid: Grid, customer: Account) -> dict[str, str]:
     """The jobs that print these texts, side by side."""
     return {text: grid.submit_script(customer, prints(text)) for text in HOSTILE}
 
@@ -178,9 +178,9 @@ def prints(text: str) -> str:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_journey__hostile_script__arrives_byte_for_byte(
-    grid: Grid, customer: Account, hostile: dict[str, str], text: str
+    grid: Grid, customer: Account, hostile_jobs: dict[str, str], text: str
 ) -> None:
-    job_id = hostile[text]
+    job_id = hostile_jobs[text]
     assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
     log = (grid.users.home(customer.address) / f"{job_id}.log").read_bytes()
     assert log == text.encode() + b"`id`$(id)\n"

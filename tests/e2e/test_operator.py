@@ -51,7 +51,7 @@ FAST = ("MessageTimeout=4",)
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def broken_scancel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """While this file is there, SLURM cancels no job and sets no time limit."""
     return tmp_path_factory.mktemp("slurm") / "broken"
 
@@ -65,10 +65,13 @@ def webhook() -> Iterator[WebhookReceiver]:
 
 
 @pytest.fixture(scope="module")
-def grid(broken: Path, webhook: WebhookReceiver) -> Iterator[Grid]:
-    scancel, scontrol = broken.with_name("scancel"), broken.with_name("scontrol")
-    scancel.write_text(SCANCEL.format(broken=broken))
-    scontrol.write_text(SCONTROL.format(broken=broken))
+def grid(broken_scancel: Path, webhook: WebhookReceiver) -> Iterator[Grid]:
+    scancel, scontrol = (
+        broken_scancel.with_name("scancel"),
+        broken_scancel.with_name("scontrol"),
+    )
+    scancel.write_text(SCANCEL.format(broken=broken_scancel))
+    scontrol.write_text(SCONTROL.format(broken=broken_scancel))
     scancel.chmod(0o755)
     scontrol.chmod(0o755)
     overrides = {
@@ -190,12 +193,12 @@ def until_blocks_are_read(grid: Grid) -> None:
 
 
 def test_cancellation__parked__shows_slurms_words_and_is_retried(
-    grid: Grid, customer: Account, broken: Path
+    grid: Grid, customer: Account, broken_scancel: Path
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
     until_receipts_are_read(grid)
-    broken.touch()
+    broken_scancel.touch()
     grid.chain.customers.cancel_job(customer, job_id)
     wait_until(
         lambda: ask(grid, "effect", "list", "--state", "parked") != [],
@@ -219,7 +222,7 @@ def test_cancellation__parked__shows_slurms_words_and_is_retried(
     assert effect["evidence"]["error"] == "SlurmRejectedError"
     assert "effect_parked" in alarms(grid)
     assert "Access/permission denied" in supervisor(grid, "job", "show", job_id[:20])
-    broken.unlink()
+    broken_scancel.unlink()
     supervisor(grid, "job", "retry", "--effect", str(effect["effect"]), "--yes")
     assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
     wait_until(
@@ -228,11 +231,11 @@ def test_cancellation__parked__shows_slurms_words_and_is_retried(
 
 
 def test_top_up__slurm_rejects_the_limit__is_parked_and_set_when_retried(
-    grid: Grid, customer: Account, broken: Path
+    grid: Grid, customer: Account, broken_scancel: Path
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", minutes=10)
     wait_for(grid, job_id, {ChainStatus.RUNNING})
-    broken.touch()
+    broken_scancel.touch()
     minute_wei = ChainPrices().of(definition_of("", Resources(memPerCpu=100)))
     grid.chain.customers.top_up_job(customer, job_id, 5 * minute_wei)
     until_blocks_are_read(grid)
@@ -249,7 +252,7 @@ def test_top_up__slurm_rejects_the_limit__is_parked_and_set_when_retried(
     shown = shown_job(grid, job_id)
     assert "JobState=RUNNING" in shown
     assert "TimeLimit=00:10:00" in shown
-    broken.unlink()
+    broken_scancel.unlink()
     supervisor(grid, "job", "retry", "--effect", str(effect["effect"]), "--yes")
     wait_until(
         lambda: "TimeLimit=00:15:00" in shown_job(grid, job_id),

@@ -72,7 +72,7 @@ exit $status
 
 
 @pytest.fixture(scope="module")
-def refused() -> Iterator[Path]:
+def rejected_ids() -> Iterator[Path]:
     """The list of SLURM ids that scancel rejects, in a folder that the admin can
     read.
     """
@@ -81,12 +81,12 @@ def refused() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def grid(refused: Path, transport: Transport) -> Iterator[Grid]:
+def grid(rejected_ids: Path, transport: Transport) -> Iterator[Grid]:
     """SLURM keeps an accounting database that the fleet does not ask before a test says
     so; over slurmrestd none.
     """
-    scancel = refused.with_name("scancel")
-    scancel.write_text(PICKY_SCANCEL.format(refused=refused))
+    scancel = rejected_ids.with_name("scancel")
+    scancel.write_text(PICKY_SCANCEL.format(refused=rejected_ids))
     scancel.chmod(0o755)
     overrides = {
         "SWEEP_EVERY_S": "3600",
@@ -448,7 +448,7 @@ def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(
 @only_ssh(OnlySsh.LOGIN_NODE)
 @pytest.mark.chaos
 def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
-    grid: Grid, customer: Account, refused: Path
+    grid: Grid, customer: Account, rejected_ids: Path
 ) -> None:
     job_ids = [running_job(grid, customer) for _ in range(2)]
     ours = f"--comment=supervisor {grid.environment['PUBLIC_ADDRESS']}"
@@ -458,7 +458,7 @@ def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
         )
         for job_id in job_ids
     }
-    refused.write_text("".join(f"{slurm_id}\n" for slurm_id in second.values()))
+    rejected_ids.write_text("".join(f"{slurm_id}\n" for slurm_id in second.values()))
     before = last_sweep(grid)
 
     def not_cancelled() -> set[int]:
@@ -476,13 +476,13 @@ def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
         for discrepancy in discrepancies
         if discrepancy["job_id"] in job_ids
     ]
-    refused.write_text(f"{first}\n")
+    rejected_ids.write_text(f"{first}\n")
     report = sweep(grid)
     assert "Access/permission denied" in report["not_cancelled"][str(first)]
     assert report["unseen"].keys() == {"cancelling"}
     listed = {slurm_id for job_id in job_ids for slurm_id in live(grid, job_id)}
     assert (first in listed, other in listed) == (True, False)
-    refused.unlink()
+    rejected_ids.unlink()
     wait_until(lambda: not_cancelled() == set(), "none to be refused", 60.0, GRACE_S)
     gone = {
         slurm_id for job_id in job_ids for slurm_id in live(grid, job_id)

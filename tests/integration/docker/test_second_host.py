@@ -85,18 +85,18 @@ class FirstHost:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> FirstHost:
+def first_host(tmp_path_factory: pytest.TempPathFactory) -> FirstHost:
     made = FirstHost(tmp_path_factory.mktemp("host"))
     made.follow()
     return made
 
 
 def test_page__urls_of_both_hosts__name_the_first_and_want_its_certificate(
-    host: FirstHost,
+    first_host: FirstHost,
 ) -> None:
-    settings = (host.etc / "grid-supervisor" / "settings.env").read_text()
+    settings = (first_host.etc / "grid-supervisor" / "settings.env").read_text()
     given = dict(line.split("=", 1) for line in settings.splitlines())
-    urls = {name.upper(): host.url(name) for name in CREDENTIALS}
+    urls = {name.upper(): first_host.url(name) for name in CREDENTIALS}
     assert all("@first.example.com" in url for url in urls.values())
     assert "sslmode=verify-full" in urls["DATABASE_URL"]
     read = load(environment=urls | given)
@@ -104,16 +104,17 @@ def test_page__urls_of_both_hosts__name_the_first_and_want_its_certificate(
     assert tls is not None
     assert tls["ssl_cert_reqs"] is ssl.CERT_REQUIRED
     for file in (tls["ssl_ca_certs"], urls["DATABASE_URL"].rpartition("=")[2]):
-        assert Path(file).read_text() == host.certificates.ca.read_text()
+        assert Path(file).read_text() == first_host.certificates.ca.read_text()
 
 
 def test_redis__of_the_page__serves_the_second_host_over_tls_alone(
-    host: FirstHost, processes: Processes, tmp_path: Path
+    first_host: FirstHost, processes: Processes, tmp_path: Path
 ) -> None:
     port = free_port()
     conf = tmp_path / "redis.conf"
     conf.write_text(
-        host.redis_conf.read_text().replace("6379", str(port)) + f"dir {tmp_path}\n"
+        first_host.redis_conf.read_text().replace("6379", str(port))
+        + f"dir {tmp_path}\n"
     )
 
     def client(**more: object) -> redis.Redis:
@@ -121,7 +122,7 @@ def test_redis__of_the_page__serves_the_second_host_over_tls_alone(
             "host": ADDRESS,
             "port": port,
             "ssl": True,
-            "ssl_ca_certs": str(host.certificates.ca),
+            "ssl_ca_certs": str(first_host.certificates.ca),
             "ssl_check_hostname": False,  # the certificate is for another name
         }
         return redis.Redis(**(options | more))  # type: ignore[arg-type]
@@ -146,10 +147,10 @@ def test_redis__of_the_page__serves_the_second_host_over_tls_alone(
 
 
 def test_postgres__of_the_page__lets_the_second_host_in_by_password(
-    host: FirstHost, processes: Processes
+    first_host: FirstHost, processes: Processes
 ) -> None:
     """The embedded Postgres has no TLS, so the lines about that are left out."""
-    main = host.etc / "postgresql" / "15" / "main"
+    main = first_host.etc / "postgresql" / "15" / "main"
     lines = (main / "conf.d" / "clusters.conf").read_text().splitlines()
     assert [line for line in lines if line == "ssl = on"] == ["ssl = on"]
     rules = (main / "pg_hba.conf").read_text()

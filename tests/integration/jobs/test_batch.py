@@ -41,7 +41,7 @@ WITHIN_S = 0.5  # the longest that an answer waits to be recorded
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
+def silent_service() -> Iterator[str]:
     """The address of a service that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
@@ -128,11 +128,11 @@ def test_batch__many__few_transactions(ledger: Ledger, engine: Engine) -> None:
 
 
 def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
-    ledger: Ledger, engine: Engine, silent: str, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, engine: Engine, silent_service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # it hangs to the end of this test
     monkeypatch.setattr(job_log, "TIMEOUT_S", deadline(job_log.TIMEOUT_S))
-    (hangs,) = to_be_told(ledger, 1, logger=silent)
+    (hangs,) = to_be_told(ledger, 1, logger=silent_service)
     first = to_be_told(ledger, *range(2, 12))
     batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     with at_work(batch) as threads:
@@ -157,10 +157,10 @@ def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
 
 
 def test_batch__several_hang__an_answer_is_recorded_within_half_a_second(
-    ledger: Ledger, engine: Engine, silent: str
+    ledger: Ledger, engine: Engine, silent_service: str
 ) -> None:
     # most of the groups under way: none of them makes a commit urgent
-    to_be_told(ledger, *range(1, 5), logger=silent)
+    to_be_told(ledger, *range(1, 5), logger=silent_service)
     took_s = []
     batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     with at_work(batch):

@@ -537,7 +537,7 @@ def test_extend_time_limit__slurm_has_ended_the_job__ends_as_without_the_top_up(
 
 
 @pytest.fixture
-def drained(submission_env: SubmissionEnv) -> Iterator[None]:
+def drained_nodes(submission_env: SubmissionEnv) -> Iterator[None]:
     """Jobs wait."""
     node = ("scontrol", "update", "NodeName=ALL")
     submission_env.slurm.run(*node, "State=DRAIN", "Reason=test")
@@ -546,7 +546,7 @@ def drained(submission_env: SubmissionEnv) -> Iterator[None]:
     submission_env.slurm.run(*node, "State=RESUME")
 
 
-@pytest.mark.usefixtures("drained")
+@pytest.mark.usefixtures("drained_nodes")
 def test_extend_time_limit__owner_asked_for_more_cpus__job_is_put_back(
     submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:
@@ -560,7 +560,7 @@ def test_extend_time_limit__owner_asked_for_more_cpus__job_is_put_back(
     assert submission_env.field(slurm_id, "NumCPUs") == "1"
 
 
-@pytest.mark.usefixtures("drained")
+@pytest.mark.usefixtures("drained_nodes")
 @pytest.mark.parametrize(("owners_min", "then_min"), [(5, 5), (9, 8)])
 def test_extend_time_limit__limit_is_lowered__a_lower_one_of_the_owner_stays(
     submission_env: SubmissionEnv, site: WorkerContext, owners_min: int, then_min: int
@@ -595,7 +595,7 @@ def test_poll_jobs__running_job_has_more_time__limit_is_set_back(
     assert submission_env.field(slurm_id, "TimeLimit") == "10:00"
 
 
-@pytest.mark.usefixtures("drained")
+@pytest.mark.usefixtures("drained_nodes")
 def test_poll_jobs__job_ended_with_more_than_paid__operator_is_told(
     submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:

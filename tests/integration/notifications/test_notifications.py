@@ -997,12 +997,12 @@ def worker(ledger: Ledger, wanted: Notifier) -> Iterator[None]:
 
 
 @pytest.fixture
-def known(ledger: Ledger) -> None:
+def known_cluster(ledger: Ledger) -> None:
     """A fleet has worked with this ledger, so the command knows the cluster."""
     ledger.periodic_runs.record("scan")
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("known_cluster")
 def test_command_test__some_channel_fails__is_told_and_is_an_error(
     ledger: Ledger,
     webhook: WebhookReceiver,
@@ -1019,7 +1019,7 @@ def test_command_test__some_channel_fails__is_told_and_is_an_error(
         assert (result.exit_code, result.stdout.count("has taken it")) == (0, 2)
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("known_cluster")
 def test_command_test__no_worker_or_no_channel__says_what_is_missing(
     ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:
@@ -1038,7 +1038,7 @@ def test_command_test__no_worker_or_no_channel__says_what_is_missing(
     ) == (1, True)
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("known_cluster")
 def test_command_drop__parked_messages__are_given_up_and_recorded(
     ledger: Ledger,
     webhook: WebhookReceiver,
@@ -1066,7 +1066,7 @@ def test_command_drop__parked_messages__are_given_up_and_recorded(
     assert "gone" in supervisor("log", env=migrated_ledger[1]).stdout
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("known_cluster")
 def test_command_drop__nothing_else_is_due__beat_has_the_alarm_ended(
     ledger: Ledger,
     webhook: WebhookReceiver,
@@ -1322,7 +1322,7 @@ def test_silence__another_cluster__is_not_silent(
     assert kinds(webhook) == ["firing wallet_empty"]
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("known_cluster")
 def test_command_silence__of_an_alarm__is_listed_recorded_and_ended(
     ledger: Ledger, migrated_ledger: tuple[Engine, dict[str, str]]
 ) -> None:

@@ -31,7 +31,7 @@ SETTLES_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def crowded(submission_env: SubmissionEnv) -> Sshd:
+def crowded_sshd(submission_env: SubmissionEnv) -> Sshd:
     options = [f"MaxStartups {SOME}:50:{ALL}", "MaxSessions 2", "LoginGraceTime 0"]
     return Sshd.start(
         submission_env.processes,
@@ -101,12 +101,12 @@ def refusals(submission_env: SubmissionEnv) -> list[str]:
 
 
 def test_burst__login_node_lets_few_in__queues_each_job_once_and_parks_none(
-    submission_env: SubmissionEnv, crowded: Sshd
+    submission_env: SubmissionEnv, crowded_sshd: Sshd
 ) -> None:
-    site = submission_env.site(submission_env.cluster(sshd=crowded))
+    site = submission_env.site(submission_env.cluster(sshd=crowded_sshd))
     jobs = new_jobs(submission_env, site)
     with ExitStack() as door:
-        strangers = at_the_door(crowded, door, ALL)
+        strangers = at_the_door(crowded_sshd, door, ALL)
 
         def all_refused() -> bool:
             try_all(submission_env, site, jobs)

@@ -17,7 +17,7 @@ from supervisor_tasks.config.settings import SettingsError, load
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Certificates:
+def certificates(tmp_path: Path) -> Certificates:
     return make_certificates(tmp_path / "tls")
 
 
@@ -57,8 +57,10 @@ def test_certificate__files_are_not_set__a_line_each() -> None:
     assert refused(None, None) == [("TLS_KEY", nothing), ("TLS_CERT", nothing)]
 
 
-def test_certificate__file_is_not_there__is_named(files: Certificates) -> None:
-    ((name, expected),) = refused(files.key, files.cert.with_name("none.pem"))
+def test_certificate__file_is_not_there__is_named(certificates: Certificates) -> None:
+    ((name, expected),) = refused(
+        certificates.key, certificates.cert.with_name("none.pem")
+    )
     assert name == "TLS_CERT"
     assert expected.startswith("a file that can be read")
 
@@ -73,16 +75,18 @@ def test_certificate__no_pem_in_both__a_line_each(tmp_path: Path) -> None:
 
 
 def test_certificate__key_with_a_passphrase__is_refused(
-    files: Certificates, tmp_path: Path
+    certificates: Certificates, tmp_path: Path
 ) -> None:
-    assert [name for name, _ in refused(encrypted(tmp_path), files.cert)] == ["TLS_KEY"]
+    assert [name for name, _ in refused(encrypted(tmp_path), certificates.cert)] == [
+        "TLS_KEY"
+    ]
 
 
 def test_certificate__of_another_key__is_refused(
-    files: Certificates, tmp_path: Path
+    certificates: Certificates, tmp_path: Path
 ) -> None:
     others = make_certificates(tmp_path / "others")
-    assert refused(files.key, others.cert) == [
+    assert refused(certificates.key, others.cert) == [
         ("TLS_CERT", "the certificate of the key in TLS_KEY, before all others")
     ]
 
@@ -96,26 +100,26 @@ def test_certificate__of_another_key__is_refused(
     ],
 )
 def test_certificate__public_address__is_compared_with_its_names(
-    files: Certificates, address: str, warned: list[str]
+    certificates: Certificates, address: str, warned: list[str]
 ) -> None:
     with capture_logs() as lines:
-        certificate(files.key, files.cert, address)
+        certificate(certificates.key, certificates.cert, address)
     assert [line["event"] for line in lines] == warned
 
 
-def test_changed__same_files__nothing_is_taken(files: Certificates) -> None:
-    assert certificate(files.key, files.cert)._changed() is None
+def test_changed__same_files__nothing_is_taken(certificates: Certificates) -> None:
+    assert certificate(certificates.key, certificates.cert)._changed() is None
 
 
 def test_changed__new_files__are_taken_once(
-    files: Certificates, tmp_path: Path
+    certificates: Certificates, tmp_path: Path
 ) -> None:
-    held = certificate(files.key, files.cert)
+    held = certificate(certificates.key, certificates.cert)
     others = make_certificates(tmp_path / "others")
-    os.replace(others.key, files.key)  # noqa: PTH105  as a site's program renews them
+    os.replace(others.key, certificates.key)  # noqa: PTH105  as a site's program renews them
     with capture_logs() as lines:
         assert held._changed() is None, "the key alone does not fit"
-        os.replace(others.cert, files.cert)  # noqa: PTH105
+        os.replace(others.cert, certificates.cert)  # noqa: PTH105
         assert held._changed() is not None
         assert held._changed() is None
     assert [line["event"] for line in lines] == [
@@ -138,12 +142,12 @@ def no_file_can_be_opened() -> Iterator[None]:
 
 
 def test_changed__first_read_of_new_files_fails__a_later_one_takes_them(
-    files: Certificates, tmp_path: Path
+    certificates: Certificates, tmp_path: Path
 ) -> None:
-    held = certificate(files.key, files.cert)
+    held = certificate(certificates.key, certificates.cert)
     others = make_certificates(tmp_path / "others")
-    others.key.replace(files.key)
-    others.cert.replace(files.cert)
+    others.key.replace(certificates.key)
+    others.cert.replace(certificates.cert)
     with capture_logs() as lines:
         with no_file_can_be_opened():
             assert held._changed() is None
@@ -157,24 +161,26 @@ def test_changed__first_read_of_new_files_fails__a_later_one_takes_them(
 
 
 def test_changed__only_the_time_of_the_change_differs__new_files_are_taken(
-    files: Certificates, tmp_path: Path
+    certificates: Certificates, tmp_path: Path
 ) -> None:
     others = make_certificates(tmp_path / "others")
-    for pair in ((files.key, others.key), (files.cert, others.cert)):
+    for pair in ((certificates.key, others.key), (certificates.cert, others.cert)):
         pems = [file.read_bytes() for file in pair]
         for file, pem in zip(pair, pems, strict=True):
             file.write_bytes(pem.ljust(max(map(len, pems)), b"\n"))
-    held = certificate(files.key, files.cert)
-    for old, new in ((files.key, others.key), (files.cert, others.cert)):
+    held = certificate(certificates.key, certificates.cert)
+    for old, new in ((certificates.key, others.key), (certificates.cert, others.cert)):
         found = old.stat()
         old.write_bytes(new.read_bytes())
         os.utime(old, ns=(found.st_atime_ns, found.st_mtime_ns))
     assert held._changed() is not None
 
 
-def test_changed__files_are_gone__the_one_before_stays(files: Certificates) -> None:
-    held = certificate(files.key, files.cert)
-    files.cert.unlink()
+def test_changed__files_are_gone__the_one_before_stays(
+    certificates: Certificates,
+) -> None:
+    held = certificate(certificates.key, certificates.cert)
+    certificates.cert.unlink()
     with capture_logs() as lines:
         assert held._changed() is None
         assert held._changed() is None
@@ -185,10 +191,10 @@ def test_credentials__tls_is_off__are_none() -> None:
     assert credentials(load(environment={"TLS_ENABLE": "false"})) is None
 
 
-def test_names_of__no_certificate__has_none(files: Certificates) -> None:
+def test_names_of__no_certificate__has_none(certificates: Certificates) -> None:
     assert names_of(b"no PEM") == []
-    assert names_of(files.ca.read_bytes()) == []
-    assert "localhost" in names_of(files.cert.read_bytes())
+    assert names_of(certificates.ca.read_bytes()) == []
+    assert "localhost" in names_of(certificates.cert.read_bytes())
 
 
 @pytest.mark.parametrize(
