@@ -16,8 +16,8 @@ from supervisor_tasks.jobs.events import (
     SubmissionStillPossible,
     SubmitStarted,
 )
-from supervisor_tasks.jobs.find_submission import listed_records
 from supervisor_tasks.jobs.model import EffectKind, Job, obsolete_effects
+from supervisor_tasks.jobs.submission_records import listed_records
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord

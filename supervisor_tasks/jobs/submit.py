@@ -22,6 +22,7 @@ from itertools import accumulate
 
 import structlog
 
+from supervisor_tasks.jobs.earlier_submissions import earlier_submissions
 from supervisor_tasks.jobs.effect_group import (
     CommandFullError,
     EffectOutcome,
@@ -38,13 +39,10 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.find_submission import (
-    earlier_submissions,
-    only_submissions,
-    required,
-    search_cut_off_submissions,
-)
+from supervisor_tasks.jobs.extra_submissions import only_submissions
+from supervisor_tasks.jobs.find_submission import search_cut_off_submissions
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
+from supervisor_tasks.jobs.per_job_results import required
 from supervisor_tasks.jobs.trace import Value
 from supervisor_tasks.ledger.journal import Past
 from supervisor_tasks.ledger.outbox import OpenEffect

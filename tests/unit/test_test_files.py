@@ -46,7 +46,6 @@ OF_NO_MODULE = {  # why: these files have the name of no module of their package
         "unit/grpc_callbacks/test_calls.py",
         "unit/reconciliation/test_slurm_state_loss.py",
         "unit/slurm/test_answers_versions.py",
-        "unit/slurm/test_submission_limits.py",
     },
     "a part of a module": {
         "integration/config/test_embedded.py",

@@ -23,8 +23,8 @@ from supervisor_tasks.errors import UndecidedError
 from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
-from supervisor_tasks.jobs.find_submission import required
 from supervisor_tasks.jobs.model import Address, State
+from supervisor_tasks.jobs.per_job_results import required
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring.check_alarms import check_alarms
 from supervisor_tasks.slurm.hardware import PartitionHardware

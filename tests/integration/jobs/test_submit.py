@@ -36,11 +36,6 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
-from supervisor_tasks.jobs.find_submission import (
-    MAX_CUT_OFF_TRIES,
-    MAX_UNPARSED_ANSWERS,
-    listed_records,
-)
 from supervisor_tasks.jobs.model import (
     Address,
     ChainStatus,
@@ -50,6 +45,11 @@ from supervisor_tasks.jobs.model import (
     State,
 )
 from supervisor_tasks.jobs.monitor import poll_jobs
+from supervisor_tasks.jobs.submission_records import listed_records
+from supervisor_tasks.jobs.submission_rules import (
+    MAX_CUT_OFF_TRIES,
+    MAX_UNPARSED_ANSWERS,
+)
 from supervisor_tasks.jobs.submit import COMMAND_SCRIPT_BYTES
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.ledger import JobChange

@@ -6,9 +6,9 @@ import pytest
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import ChainStatusObserved, Event, ScriptFetched
-from supervisor_tasks.jobs.find_submission import require_never_ran
 from supervisor_tasks.jobs.model import ChainStatus, Job, State
 from supervisor_tasks.jobs.state_machine import advance
+from supervisor_tasks.jobs.submission_rules import require_never_ran
 from supervisor_tasks.ledger.facts import SlurmStart
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.interface import Controller
