@@ -14,7 +14,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.reconciliation.run import interval_s
+from supervisor_tasks.reconciliation.sweep_interval import interval_s
 from tests.support.end_states import (
     PATIENCE_S,
     as_customer,

@@ -26,7 +26,7 @@ from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.reconciliation import run
+from supervisor_tasks.reconciliation import sweep_cancellations
 from supervisor_tasks.reconciliation.backfill import HISTORY, has_pending_blocks
 from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.commands import script_header
@@ -253,7 +253,7 @@ def test_sweep__contract_is_final_and_slurm_has_it__is_cancelled_where_slurm_let
 def test_sweep__one_customer_has_many_jobs_to_cancel__the_others_do_not_wait(
     grid: Grid, site: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "JOBS_CANCELLED_AT_ONCE", 1)
+    monkeypatch.setattr(sweep_cancellations, "JOBS_CANCELLED_AT_ONCE", 1)
     of_customers = list[list[int]]()
     for jobs in (3, 1):
         customer = grid.new_customer().address

@@ -8,7 +8,7 @@ import pytest
 
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from supervisor_tasks.reconciliation.collect import CUSTOMERS_AT_ONCE
+from supervisor_tasks.reconciliation.lost_job_traces import CUSTOMERS_AT_ONCE
 from tests.support.load_sweep import forget_waiting_jobs, measure, prepare
 
 JOBS, MISSING, CALLBACKS = 700, 50, 200

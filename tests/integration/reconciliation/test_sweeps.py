@@ -35,13 +35,13 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
-from supervisor_tasks.reconciliation.collect import has_unstored_claims
 from supervisor_tasks.reconciliation.rules import find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
 from supervisor_tasks.reconciliation.source_outages import (
     UNSEEN_ALARM_AFTER_S,
     update_unreachable_alarm,
 )
+from supervisor_tasks.reconciliation.unlisted_histories import has_unstored_claims
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord

@@ -29,7 +29,7 @@ from supervisor_tasks.monitoring.slurm_tries import (
     SLURM_ANSWERED,
 )
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
-from supervisor_tasks.reconciliation.collect import SCANNED_WITHIN_S
+from supervisor_tasks.reconciliation.contract_claims import SCANNED_WITHIN_S
 
 SETTINGS = RuleSettings()
 SITE_WITH_DIRECTORY = RuleSettings(has_directory=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.reconciliation.run import interval_s
+from supervisor_tasks.reconciliation.sweep_interval import interval_s
 
 
 @pytest.mark.parametrize(
