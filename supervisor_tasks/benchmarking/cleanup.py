@@ -24,7 +24,7 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
     our benchmarks' names. This looks at the jobs of the users that benchmarks run as or
     have run as, and leaves out the jobs of the current run. Until a worker of the chain
     queue has stored the provider's address, it does nothing; a later call does it.
-    Raises SlurmUnavailableError or SshUnavailableError.
+    Raises SlurmUnavailableError or SshUnavailableError; a retry helps.
     """
     ledger, slurm = context.ledger, context.slurm
     wanted = ledger.facts.get(BENCHMARK_CLEANUP_REQUESTED)

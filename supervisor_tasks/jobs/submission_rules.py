@@ -9,14 +9,14 @@ from supervisor_tasks.slurm.submit_once import may_arrive
 # searched for and submitted again. After this many such answers, if SLURM has nothing
 # of the job, it counts as rejected.
 MAX_UNPARSED_ANSWERS = 3
-# A submission that is cut off is no rejection either. As long as SLURM itself may be the
-# cause, the job is submitted again, without a limit (the effect counts as failing
+# A submission that is cut off is no rejection either. As long as SLURM itself may be
+# the cause, the job is submitted again, without a limit (the effect counts as failing
 # meanwhile, which raises an alarm). An answer of slurmctld to our questions proves
 # nothing: a slow slurmctld lists jobs and takes none. The proof is that SLURM took
-# other customers' jobs in the same time. After this many cuts, and when SLURM took jobs
-# of more other customers than had a submission cut off, the cause is the job or its
-# customer (a start-up file, a script too long for a slow link), and another try would
-# end the same way.
+# other customers' jobs in the same time. This many cuts count if SLURM took jobs of
+# more other customers than had a submission cut off. Then the cause is the job or its
+# customer (a start-up file, a script too long for a slow link). Another try would end
+# the same way.
 MAX_CUT_OFF_TRIES = 5
 
 

@@ -328,9 +328,9 @@ def _is_listed(record: JobRecord, snapshot: Snapshot) -> bool:
 
 
 def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
-    """The job is lost for good, unless its end may be in a spool that no reporter
-    delivers, or a hook of ours has told its end and accounting does not have it. A job
-    that never ran is submitted again.
+    """The job is lost for good, with two exceptions. Its end may be in a spool that no
+    reporter delivers, or a hook of ours has told its end and accounting does not have
+    it. A job that never ran is submitted again.
     """
     needs_operator = Discrepancy(
         DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id

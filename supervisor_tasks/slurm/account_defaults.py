@@ -58,7 +58,7 @@ def show_users(path: str, users: Collection[str], cluster: str) -> list[str]:
 def site_choices(answer: CommandAnswer, partition: str) -> dict[str, SiteChoice]:
     """Return what each user's jobs get in this partition. Users without a default
     account are left out. Raises SlurmUnavailableError when the accounting database did
-    not answer.
+    not answer; a retry helps.
     """
     associations = _associations(answer)
     choices = dict[str, SiteChoice]()

@@ -49,7 +49,7 @@ class BenchmarkJobs:
 
     def clock(self) -> LoginClock:
         """Return the login node's clock. Raises TransientError when the login node
-        rejects the connection.
+        rejects the connection; a retry helps.
         """
         return self.cluster.clock.of(self.user)
 
@@ -74,7 +74,7 @@ class BenchmarkJobs:
 
     def listed(self, measurement: Measurement) -> list[SqueueRow]:
         """Return all jobs of the user that slurmctld remembers, oldest first. Raises
-        SlurmUnavailableError.
+        SlurmUnavailableError when slurmctld does not answer; a retry helps.
         """
         return sorted(
             self.cluster.queries.list_all(self.owner(measurement)).values(),
@@ -83,7 +83,8 @@ class BenchmarkJobs:
 
     def accounted(self, measurement: Measurement) -> JobRecord | None:
         """Return accounting's record of a job that has ended and that slurmctld does
-        not know. None without such a record, or at a site without accounting.
+        not know. None without such a record, or at a site without accounting. Raises
+        SlurmUnavailableError when accounting does not answer; a retry helps.
         """
         sacct = self.cluster.login_node.paths.sacct
         if sacct is None:
@@ -103,7 +104,8 @@ class BenchmarkJobs:
 
     def output(self, measurement: Measurement) -> bytes | None:
         """Return the end of the job's output, 10 MB at most; None when the file is
-        missing. Raises SlurmUnavailableError.
+        missing. Raises SlurmUnavailableError when it could not be read whole, and
+        LoginRejectedError when the login node does not let the user in. A retry helps.
         """
         delimiter = new_delimiter()
         argv = [
@@ -121,7 +123,7 @@ class BenchmarkJobs:
 
     def remove_output(self, measurement: Measurement) -> None:
         """Remove the job's output; a second call changes nothing. Raises
-        SlurmUnavailableError.
+        SlurmUnavailableError when it may still be there; a retry helps.
         """
         answer = self._ask(measurement, [*_REMOVE, output_file(measurement.job_name)])
         if answer.status != 0:
@@ -130,7 +132,9 @@ class BenchmarkJobs:
             )
 
     def cancel(self, measurement: Measurement, slurm_id: SlurmId) -> None:
-        """Ask SLURM to end a job of the user."""
+        """Ask SLURM to end a job of the user. Raises SlurmUnavailableError when SLURM
+        does not answer (a retry helps), and SlurmRejectedError (a retry does not).
+        """
         self.cluster.control.cancel(slurm_id, self.owner(measurement))
 
     def _ask(
@@ -155,7 +159,7 @@ def minutes_back(called_ago_s: float) -> int:
 
 def read_output(answer: CommandAnswer, delimiter: str) -> bytes | None:
     """Return the bytes between the delimiters; None when the file is missing. Raises
-    SlurmUnavailableError.
+    SlurmUnavailableError when they did not all arrive; a retry helps.
     """
     _, _, shown = answer.stdout.partition(f"{delimiter} ")
     if shown.startswith("absent\n"):

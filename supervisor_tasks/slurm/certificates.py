@@ -51,9 +51,9 @@ class CertificateAuthority:
     clock: Callable[[], float] = time.time
 
     def key_for(self, user: str) -> paramiko.PKey:
-        """Return a new key with a certificate for this user only. The certificate has no
-        extension: no terminal, no forwarding, no ~/.ssh/rc. Raises
-        NoSuchPrincipalError.
+        """Return a new key with a certificate for this user only. The certificate has
+        no extension: no terminal, no forwarding, no ~/.ssh/rc. Raises
+        NoSuchPrincipalError; a retry helps only with other settings.
         """
         if user not in self.users and not CUSTOMER.fullmatch(user):
             raise NoSuchPrincipalError(
@@ -88,7 +88,7 @@ def _file_of(pair: Ed25519PrivateKey) -> str:
 
 def authority_key(text: str) -> SSHCertPrivateKeyTypes:
     """Read the authority's private key from the text of its file in OpenSSH's format.
-    Raises ValueError.
+    Raises ValueError; the operator must correct the setting.
     """
     key = serialization.load_ssh_private_key(text.encode(), None)
     if not isinstance(key, Ed25519PrivateKey | EllipticCurvePrivateKey | RSAPrivateKey):

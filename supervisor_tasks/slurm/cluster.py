@@ -86,7 +86,7 @@ class Cluster:
 
 def over_ssh(cluster: SlurmCluster) -> Cluster:
     """Return the cluster as one behind a login node, for a caller that needs its
-    commands. Raises LookupError with another transport.
+    commands. Raises LookupError with another transport; a retry does not help.
     """
     if not isinstance(cluster, Cluster):
         raise LookupError("SLURM_TRANSPORT=rest: there is no login node")

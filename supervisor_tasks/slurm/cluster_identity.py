@@ -64,7 +64,7 @@ def _first_port(port: str) -> str:
 
 def parse_cluster_identity(answer: CommandAnswer) -> ClusterIdentity:
     """Read the cluster from `scontrol show config`. Raises SlurmUnavailableError when
-    the answer names no cluster.
+    the answer names no cluster; a retry helps.
     """
     name = _value(answer, "ClusterName")
     port = _value(answer, "SlurmctldPort")

@@ -87,9 +87,9 @@ def batch_script(job_id: JobId, script: str) -> bytes:
 
     For a shell, that command is `true`. A script for another interpreter comes after a
     shell script that writes it to a file, opens the file, removes it, and becomes the
-    interpreter: process, signals and exit status are the script's own. The file is in a
-    new folder of the customer's working directory, for two reasons: Python imports from
-    the script's folder, and in /tmp another user could create the folder again.
+    interpreter. So process, signals and exit status are the script's own. The file is
+    in a new folder of the customer's working directory, for two reasons. Python imports
+    from the script's folder, and in /tmp another user could create the folder again.
     """
     if script.startswith("#!"):
         line, _, body = script.partition("\n")

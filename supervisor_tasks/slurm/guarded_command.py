@@ -7,7 +7,7 @@ worker holds the effect by now. So a guard runs in front of sbatch. It reads one
 submission after the other from standard input: the number of words and bytes, the words
 of sbatch's command line, the script, and the delimiter. The delimiter shows the guard
 that the submission is complete. The guard runs this sbatch before it reads the next
-submission, and never after the deadline: `timeout` ends an sbatch that takes longer,
+submission, and never after the deadline. `timeout` ends an sbatch that takes longer,
 and the guard does not start an sbatch after the deadline. The guard prints each answer
 as soon as its sbatch has ended, with the delimiter, on standard output and on standard
 error. The delimiter cannot be guessed, so the supervisor does not take the output of
@@ -147,10 +147,10 @@ def guard_command(
     jobs: int, until_login_s: int, slurm_conf: str = "", environment_file: str = ""
 ) -> list[str]:
     """Build the command line of the guard, which reads the output of `framed` from
-    standard input. The guard runs `jobs` commands, one after the other: each only with
-    its whole script, only until `until_login_s` (Unix time of the login node), and with
-    no options but its own. It sets SLURM_CONF to `slurm_conf` if that is not empty, and
-    reads the site's `environment_file` if the site has one.
+    standard input. The guard runs `jobs` commands, one after the other. It runs each
+    only with its whole script, only until `until_login_s` (Unix time of the login
+    node), and with no options but its own. It sets SLURM_CONF to `slurm_conf` if that
+    is not empty, and reads the site's `environment_file` if the site has one.
     """
     return [
         "/bin/sh",
@@ -197,7 +197,7 @@ def ask_clock(delimiter: str) -> list[str]:
 def parse_clock(answer: CommandAnswer, delimiter: str, our_s: float) -> LoginClock:
     """Read the login node's clock from the answer, which arrived at `our_s`. A
     customer's start-up file may have printed it: `SshClock.of` compares it with the
-    admin's. Raises TransientError when it shows no time.
+    admin's. Raises TransientError when it shows no time; a retry helps.
     """
     found = re.search(rf"{delimiter} (\d{{1,12}}) (.*)\n", answer.stdout)
     if found is None:
@@ -247,7 +247,9 @@ class Answers:
         return self._end == EXPIRED and not self.answered
 
     def stdout(self, piece: bytes) -> None:
-        """Add a piece of standard output. Raises AnswerTooLongError."""
+        """Add a piece of standard output. Raises AnswerTooLongError: the caller must
+        search SLURM, and not retry.
+        """
         self._stdout += piece
         self._begin()
         while self._begun:
@@ -270,7 +272,9 @@ class Answers:
         self._pass_on()
 
     def stderr(self, piece: bytes) -> None:
-        """Add a piece of standard error. Raises AnswerTooLongError."""
+        """Add a piece of standard error. Raises AnswerTooLongError: the caller must
+        search SLURM, and not retry.
+        """
         self._stderr += piece
         *parts, rest = bytes(self._stderr).split(self.delimiter.encode() + b"\n")
         # what came before the first command, and one for each; a start-up file can

@@ -104,9 +104,9 @@ class SlurmNode:
 @dataclass(frozen=True, slots=True)
 class PartitionHardware:
     """The partition's hardware: the nodes that count, by name (node2 before node10),
-    the nodes that are left out, and the number of nodes that SLURM does not show
-    (FUTURE nodes, and cloud nodes that are powered down at a site without
-    PrivateData=cloud). Two are equal when the same nodes with the same hardware count.
+    the nodes that are left out, and the number of nodes that SLURM does not show. SLURM
+    does not show FUTURE nodes, or cloud nodes that are powered down at a site without
+    PrivateData=cloud. Two are equal when the same nodes with the same hardware count.
     """
 
     nodes: tuple[SlurmNode, ...]
@@ -134,7 +134,7 @@ def read_specs(
     """Read the partition's hardware; with `unresponsive`, nodes that do not work count
     too. Raises SlurmUnavailableError, with what was found and what was expected, for an
     answer that is incomplete or contradicts itself: the supervisor must not register
-    hardware that does not exist.
+    hardware that does not exist. A retry helps.
     """
     shown_partition, shown_nodes, shown_members = _parts(answer, delimiter)
     total = _total_nodes(shown_partition, partition)
@@ -158,7 +158,8 @@ def hardware_of(
     unresponsive: bool,
 ) -> PartitionHardware:
     """Return the hardware of these nodes of a partition that has `total` nodes, shown
-    or not. Raises SlurmUnavailableError while slurmctld has no report of a node yet.
+    or not. Raises SlurmUnavailableError while slurmctld has no report of a node yet; a
+    retry helps.
     """
     nodes = _by_name(shown)
     counted, left_out = list[SlurmNode](), list[SlurmNode]()
@@ -283,7 +284,7 @@ def _fields(line: str) -> dict[str, str]:
 
 def node_of(fields: Mapping[str, str], source: str = "scontrol") -> SlurmNode:
     """Return the node of these fields of `scontrol show nodes`, which `source` showed.
-    Raises SlurmUnavailableError.
+    Raises SlurmUnavailableError for an entry that is incomplete; a retry helps.
     """
     name, state = fields.get("NodeName", ""), fields.get("State", "")
     tres = _tres(fields.get("CfgTRES", ""))

@@ -120,7 +120,8 @@ def look(delimiter: str, users: Sequence[str]) -> list[str]:
 
 def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
     """Read a user's home from the answer. Raises TransientError for an incomplete
-    answer or an unknown user, and SlowHomeError when this user's home took too long.
+    answer or an unknown user, and SlowHomeError when this user's home took too long. A
+    retry helps.
     """
     lines = _after(f"{delimiter}{user} ", answer.stdout.splitlines())
     facts, statuses = list[str](), list[str]()

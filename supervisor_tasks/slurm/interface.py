@@ -128,7 +128,7 @@ class HomeCheck(Protocol):
 
     def require_own(self, user: Address) -> None:
         """Check the customer's home before a session begins as the customer. Raises
-        UnsafeHomeError.
+        UnsafeHomeError; a retry helps once the operator has repaired the home.
         """
 
 
@@ -159,8 +159,8 @@ class Submissions(Protocol):
         SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all. Calls `answered`
         once for each job, in this thread, as soon as its answer is there
         (`submit_once.submission_outcome`). Raises only exceptions of `answered`: then
-        the other
-        jobs get no call, and SLURM may have them.
+        the other jobs get no call, and SLURM may have them, so the caller searches for
+        them first.
         """
 
 
@@ -173,8 +173,8 @@ class SubmissionSearch(Protocol):
         """Return all records that slurmctld has of each of these jobs of one customer,
         whose submissions began so many seconds ago. `owners` takes SLURM ids with their
         submission times and returns the ids that are jobs of ours, with these jobs. An
-        error is in the place of a job when a SLURM job may or may not be this one:
-        UndecidedError, or a TransientError if a later answer can show it.
+        error is in the place of a job when a SLURM job may or may not be this one. It
+        is UndecidedError, or a TransientError if a later answer can show it.
         """
 
     def sacct_submissions_of(
@@ -214,7 +214,7 @@ class JobLogs(Protocol):
     ) -> set[JobId]:
         """Return the jobs of one customer that have written their output files since
         their submissions began. Raises a TransientError where the worker cannot see
-        that.
+        that; a retry helps.
         """
 
 
@@ -289,16 +289,19 @@ class Control(Protocol):
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM rejects the limit.
+        SlurmRejectedError where SLURM rejects the limit; a retry does not help.
         """
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
         """Change a job that waits, by words of `scontrol update`. A job that has ended
-        is no error. Raises SlurmRejectedError where SLURM rejects the change.
+        is no error. Raises SlurmRejectedError where SLURM rejects the change; a retry
+        does not help.
         """
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Forbid SLURM to run a job once more. Raises SlurmRejectedError."""
+        """Forbid SLURM to run a job once more. Raises SlurmRejectedError; a retry does
+        not help.
+        """
 
     def hold_again(self, slurm_id: SlurmId) -> None:
         """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""

@@ -212,7 +212,7 @@ def _follows(before: Record, after: Record) -> bool:
     """Whether `after`, the next record of the same id, is of the same job.
 
     A run ends at the moment of the requeue, but SLURM sets the time of the next run
-    only when the nodes have ended the old one: KillWait, an epilog or a process that
+    only when the nodes have ended the old one. KillWait, an epilog or a process that
     does not end can take any time. So the command line of sbatch decides, and not the
     time: a later job that got the same id has another one, also if it is the same
     customer's. Without a command line of ours, the records must touch, as the parts of

@@ -22,7 +22,7 @@ class Phase(StrEnum):
 class End:
     """What an end state means: the status for the contract and what is billed.
     `by_itself`: the exit status is the script's own. SLURM's commands disagree about
-    the exit status of a job that SLURM ended: squeue shows the signal, or what the
+    the exit status of a job that SLURM ended. squeue shows the signal, or what the
     script made of it; sacct and the completion hook show 0. So for these jobs the
     contract gets `exit_status`, the same for every source.
 
@@ -80,11 +80,11 @@ _FOR_GOOD = re.compile(
     r"|(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|Job(Held(Admin|User)|HoldMaxRequeue)|.* held( .*)?"
     r"|MaxMemPerLimit|DependencyNeverSatisfied|ReservationDeleted"
 )
-# These flags hide the base state, so an end state does not show: COMPLETING (the end
-# state comes when the nodes are free), UPDATE_DB, LAUNCH_FAILED and RECONFIG_FAIL (the
-# job is requeued or has failed), REVOKED (another cluster of a federation has the job).
-# No table has them: the phase is unknown, and the worker looks again. After an
-# hour it raises an alarm (jobs/stalled.py).
+# These flags hide the base state, so an end state does not show. They are UPDATE_DB and
+# four others. COMPLETING: the end state comes when the nodes are free. LAUNCH_FAILED
+# and RECONFIG_FAIL: the job is requeued or has failed. REVOKED: another cluster of a
+# federation has the job. No table has them: the phase is unknown, and the worker looks
+# again. After an hour it raises an alarm (jobs/stalled.py).
 
 
 def phase(state: str) -> Phase:
@@ -102,5 +102,7 @@ def never_begins(reason: str) -> bool:
 
 
 def end(state: str) -> End:
-    """Return the meaning of an end state. Raises KeyError for any other state."""
+    """Return the meaning of an end state. Raises KeyError for any other state; a retry
+    does not help.
+    """
     return _ENDED[state]

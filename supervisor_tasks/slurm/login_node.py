@@ -61,7 +61,9 @@ class LoginNode:
         *,
         timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> CommandAnswer:
-        """Run a command as this user; see `ask`."""
+        """Run a command as this user, as `ask` does for the admin. Raises
+        SlurmUnavailableError or SshUnavailableError; a retry helps.
+        """
         try:
             return self.ssh.run(user, argv, stdin, timeout_s)
         except OutcomeUnknownError as error:

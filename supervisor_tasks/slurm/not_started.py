@@ -84,7 +84,8 @@ def ended_on_question(squeue: str, slurm_ids: Collection[SlurmId]) -> list[str]:
 
 def ended_on(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
     """Return where and when each job ended. Jobs that SLURM does not know any more are
-    left out. Raises SlurmUnavailableError.
+    left out. Raises SlurmUnavailableError when the answer cannot be read; a retry
+    helps.
     """
     if answer.status != 0:
         if is_unknown_job(answer.stderr):
@@ -117,7 +118,7 @@ def accounted_end_question(sacct: str, slurm_ids: Collection[SlurmId]) -> list[s
 def accounted_ends(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
     """Return where and when each job ended. A batch script runs on the first node of
     its job. Jobs that have not ended, or had no node, are left out. Raises
-    SlurmUnavailableError.
+    SlurmUnavailableError when the answer cannot be read; a retry helps.
     """
     if answer.status != 0:
         raise _unreadable(answer, "sacct")
@@ -149,9 +150,9 @@ def drained_question(scontrol: str, nodes: Collection[str]) -> list[str]:
 
 
 def drained_s(answer: CommandAnswer) -> dict[str, int]:
-    """Return since when (Unix time) nodes are drained for one of DRAIN_REASONS. scontrol
-    fails when a node is gone, and shows the others. Raises SlurmUnavailableError where
-    it shows none.
+    """Return since when (Unix time) nodes are drained for one of DRAIN_REASONS.
+    scontrol fails when a node is gone, and shows the others. Raises
+    SlurmUnavailableError where it shows none; a retry helps.
     """
     if not answer.stdout.strip():
         raise SlurmUnavailableError(

@@ -169,7 +169,7 @@ _NOT_RUN = (126, 127)
 _ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))
 # with these and no id, sbatch's text does not decide
 _NO_DECISION = (0, *_ENDED_FROM_OUTSIDE)
-# SLURM does not change the job at this moment: slurmctld changes it itself, or has no
+# SLURM does not change the job at this moment. slurmctld changes it itself, or has no
 # record in slurmdbd yet; or the login node does not know the user, as its directory is
 # away.
 _NOT_CHANGED_NOW = (
@@ -331,11 +331,11 @@ _NOT_TAKEN_NOW = "SLURM does not take the job now: {}"
 
 
 def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
-    """Return the id that `sbatch --parsable` printed. Raises SlurmRejectedError,
-    SlurmUnavailableError (SLURM did not take the job) or OutcomeUnknownError (SLURM may
-    have the job). Only known texts count as a decision, because sbatch can fail in many
-    ways after slurmctld took the job. docs/explanation/submission-exactly-once.md has
-    the table.
+    """Return the id that `sbatch --parsable` printed. Raises SlurmRejectedError (a
+    retry does not help), SlurmUnavailableError (SLURM did not take the job, and a retry
+    helps) or OutcomeUnknownError (SLURM may have the job: search first). Only known
+    texts count as a decision, because sbatch can fail in many ways after slurmctld took
+    the job. docs/explanation/submission-exactly-once.md has the table.
     """
     found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:
@@ -437,7 +437,7 @@ def may_change_later(error_text: str) -> bool:
 
 def has_accounting(answer: CommandAnswer) -> bool:
     """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError
-    when the configuration is missing.
+    when the configuration is missing; a retry helps.
     """
     storage = _config_value(answer, "AccountingStorageType")
     return storage == "accounting_storage/slurmdbd"
@@ -445,7 +445,7 @@ def has_accounting(answer: CommandAnswer) -> bool:
 
 def boot_time(answer: CommandAnswer) -> str:
     """Return slurmctld's start time in its own words. Raises SlurmUnavailableError when
-    slurmctld does not answer.
+    slurmctld does not answer; a retry helps.
     """
     booted = _config_value(answer, "BOOT_TIME")
     if "is UP" not in answer.stdout:
@@ -513,7 +513,8 @@ def _config_number(answer: CommandAnswer, key: str, *, default: int) -> int:
 
 def require_success(answer: CommandAnswer, what: str) -> bool:
     """Return True when a command succeeded, False when SLURM knows no such job or the
-    job has ended. Raises SlurmUnavailableError or SlurmRejectedError.
+    job has ended. Raises SlurmUnavailableError (a retry helps) or SlurmRejectedError (a
+    retry does not).
     """
     if answer.status == 0:
         return True
@@ -531,7 +532,8 @@ def not_cancelled(
 ) -> dict[SlurmId, str]:
     """Return the jobs that scancel could not cancel, and why. A job that SLURM does not
     know, or that has ended, is no error. All other jobs were cancelled. Raises
-    SlurmUnavailableError or SlurmRejectedError when scancel failed and named no job.
+    SlurmUnavailableError (a retry helps) or SlurmRejectedError (a retry does not) when
+    scancel failed and named no job.
     """
     named = re.findall(r"job id (\d+)[^:\n]*: (.*)$", answer.stderr, re.MULTILINE)
     errors = dict[SlurmId, str]()
@@ -567,7 +569,7 @@ def split_records(
 def elapsed_s(shown: str) -> int:
     """Return the seconds of `[days-]hh:mm:ss`, `mm:ss` or `0:00`. Raises
     SlurmUnavailableError for any other text: squeue prints INVALID while clocks
-    disagree.
+    disagree, and a retry helps.
     """
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", shown)
     if found is None:

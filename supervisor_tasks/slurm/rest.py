@@ -1,8 +1,8 @@
 """SLURM over slurmrestd (SLURM_TRANSPORT=rest): no login node, and no session as a
 customer.
 
-Exactly once works as over SSH: the worker writes SUBMITTING first, a submission can
-arrive for SUBMIT_TIMEOUT_S only, and after a submission without an answer the worker
+Exactly once works as over SSH. The worker writes SUBMITTING first, and a submission can
+arrive for SUBMIT_TIMEOUT_S only. After a submission without an answer the worker
 searches for the job. The token of the request bounds the time: slurmctld rejects it
 after `exp`, by its own clock, which the worker reads beforehand. A job is identified by
 its name, its output file and our comment, because slurmrestd 22.05 shows no batch

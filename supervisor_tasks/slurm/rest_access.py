@@ -30,8 +30,8 @@ class RestAccess:
     def ask(
         self, path: str, timeout_s: float = QUESTION_TIMEOUT_S
     ) -> Mapping[str, Any]:
-        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRejectedError where
-        SLURM rejected.
+        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRejectedError
+        where SLURM rejected. A retry helps.
         """
         return rest_answers.require_answer(
             self.order("GET", path, timeout_s=timeout_s), f"GET {path}"
@@ -45,7 +45,7 @@ class RestAccess:
         timeout_s: float = QUESTION_TIMEOUT_S,
     ) -> RestAnswer:
         """Send a request that is safe to run twice, as the admin. Raises
-        SlurmUnavailableError when no answer came.
+        SlurmUnavailableError when no answer came; a retry helps.
         """
         now_s = int(time.time())
         token = self.mint.token(self.admin, now_s, now_s + TOKEN_FOR_S)

@@ -133,7 +133,7 @@ def submitted(
     wait for its nodes with an error and an id: it is submitted. Raises the errors of
     `submitted_id` (parsers.py).
 
-    slurmrestd does not pass on the text of job_submit.lua: it shows only that access is
+    slurmrestd does not pass on the text of job_submit.lua. It shows only that access is
     denied, also to a worker without the key, and for a token that was used before. So
     denied access is no rejection of the job. A worker with a key searches for the job.
     """
@@ -162,7 +162,7 @@ def _denied(shown: str, has_submit_key: bool) -> SupervisorError:
 
 def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
     """Return the answer to a question. Raises SlurmUnavailableError, or
-    QuestionRejectedError where SLURM rejected.
+    QuestionRejectedError where SLURM rejected. A retry helps.
     """
     if not answer.failed:
         return answer.body
@@ -171,7 +171,8 @@ def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
 
 def require_success(answer: RestAnswer, what: str) -> bool:
     """Return True when SLURM carried out a change, False when it knows no such job or
-    the job has ended. Raises SlurmUnavailableError or SlurmRejectedError.
+    the job has ended. Raises SlurmUnavailableError (a retry helps) or
+    SlurmRejectedError (a retry does not).
     """
     if not answer.failed:
         return True
@@ -197,8 +198,8 @@ def _failure(
 def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]:
     """Return the jobs of an answer. `now_s` is the time on slurmctld's clock. Raises
     SlurmUnavailableError for a job that lacks a field, or whose id, times or number of
-    restarts cannot be read: the worker must not conclude that a job is missing. A job
-    with another value that cannot be read is in an unknown state.
+    restarts cannot be read. The worker must not conclude that a job is missing; a retry
+    helps. A job with another value that cannot be read is in an unknown state.
     """
     rows = dict[SlurmId, SqueueRow]()
     for job in _objects(body, "jobs"):
@@ -209,7 +210,8 @@ def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]
 
 def owner(answer: RestAnswer, slurm_id: SlurmId) -> str:
     """Return the user of a job: the number 99 where slurmctld did not know the user,
-    and empty where no user, or no such job, is shown. Raises SlurmUnavailableError.
+    and empty where no user, or no such job, is shown. Raises SlurmUnavailableError when
+    it cannot be read; a retry helps.
     """
     if answer.is_unknown_job:
         return ""
@@ -225,7 +227,9 @@ def owner(answer: RestAnswer, slurm_id: SlurmId) -> str:
 def requests_listed(
     body: Mapping[str, Any], slurm_ids: Sequence[SlurmId]
 ) -> dict[SlurmId, Size]:
-    """Return what these jobs were submitted for. Raises SlurmUnavailableError."""
+    """Return what these jobs were submitted for. Raises SlurmUnavailableError when one
+    cannot be read; a retry helps.
+    """
     sizes = dict[SlurmId, Size]()
     try:
         for job in _objects(body, "jobs"):
@@ -239,7 +243,7 @@ def requests_listed(
 
 def clock_s(body: Mapping[str, Any]) -> int:
     """Return slurmctld's time (Unix time) from its statistics. Raises
-    SlurmUnavailableError.
+    SlurmUnavailableError when the answer shows none; a retry helps.
     """
     return _statistic(body, "req_time")
 
@@ -259,7 +263,7 @@ def counting_since_s(body: Mapping[str, Any]) -> int:
 
 def parse_identity(body: Mapping[str, Any]) -> ClusterIdentity:
     """Return the cluster as far as slurmrestd's ping shows it: by its controllers.
-    Raises SlurmUnavailableError when none of them answers.
+    Raises SlurmUnavailableError when none of them answers; a retry helps.
     """
     pings = _objects(body, "pings")
     hosts, answers = list[str](), list[object]()
@@ -281,7 +285,8 @@ def partition_hardware(
     unresponsive: bool = False,
 ) -> PartitionHardware:
     """Return the partition's hardware; with `unresponsive`, nodes that do not work
-    count too. Raises SlurmUnavailableError.
+    count too. Raises SlurmUnavailableError for an answer that is incomplete; a retry
+    helps.
     """
     shown = _partition(partitions, partition)
     members = list[SlurmNode]()
@@ -303,7 +308,7 @@ def partition_memory_per_cpu(
     partitions: Mapping[str, Any], partition: str
 ) -> int | None:
     """Return the partition's own MaxMemPerCPU in MB; None where it has none. Raises
-    SlurmUnavailableError.
+    SlurmUnavailableError for an answer that is incomplete; a retry helps.
     """
     return positive_number(
         _partition(partitions, partition).get("maximum_memory_per_cpu")
@@ -313,7 +318,9 @@ def partition_memory_per_cpu(
 def ended_on(
     body: Mapping[str, Any], slurm_ids: Collection[SlurmId]
 ) -> dict[SlurmId, EndedOn]:
-    """Return where and when these jobs ended. Raises SlurmUnavailableError."""
+    """Return where and when these jobs ended. Raises SlurmUnavailableError for an
+    answer that cannot be read; a retry helps.
+    """
     ended = dict[SlurmId, EndedOn]()
     for job in _objects(body, "jobs"):
         if job.get("job_id") in slurm_ids:
@@ -324,7 +331,7 @@ def ended_on(
 
 def drained_s(body: Mapping[str, Any]) -> dict[str, int]:
     """Return since when (Unix time) nodes are drained because they could not start a
-    job. Raises SlurmUnavailableError.
+    job. Raises SlurmUnavailableError for an answer that cannot be read; a retry helps.
     """
     drained = dict[str, int]()
     for node in _objects(body, "nodes"):

@@ -79,8 +79,8 @@ class RestClient:
     ) -> RestAnswer:
         """Send one request as this user. The request and the answer have the form of
         v0.0.38, also where slurmrestd has another version. Raises RestUnavailableError
-        when the request was certainly not carried out, and RestCutError when the whole
-        answer did not arrive within `timeout_s`.
+        when the request was certainly not carried out (a retry helps), and RestCutError
+        when the whole answer did not arrive within `timeout_s`.
         """
         headers = {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token}
         if body is not None:

@@ -26,7 +26,9 @@ class RestClock:
     _known_clock: _KnownClock = field(default_factory=_KnownClock)
 
     def of(self, user: str) -> LoginClock:  # noqa: ARG002  slurmctld has one clock for all
-        """Return slurmctld's clock, asked now. Raises SlurmUnavailableError."""
+        """Return slurmctld's clock, asked now. Raises SlurmUnavailableError when
+        slurmctld does not answer; a retry helps.
+        """
         slurm_s = rest_answers.clock_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
         clock = LoginClock(slurm_s, our_clock_s())
         self._known_clock.clock = clock
@@ -34,7 +36,7 @@ class RestClock:
 
     def now_s(self) -> int:
         """Return the site's time (Unix time) by slurmctld's clock. Raises
-        SlurmUnavailableError.
+        SlurmUnavailableError when slurmctld does not answer; a retry helps.
         """
         clock = self._known_clock.clock
         if clock is None or our_clock_s() - clock.our_s > CLOCK_KNOWN_FOR_S:

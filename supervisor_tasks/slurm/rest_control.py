@@ -22,7 +22,8 @@ class RestControl:
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """End a job, if SLURM shows it as this user's. The admin ends it: slurmctld may
         not know the user, and slurmctld 24.11.5 hangs after it has rejected an order.
-        Raises SlurmUnavailableError while SLURM does not show whose job it is.
+        Raises SlurmUnavailableError while SLURM does not show whose job it is; a retry
+        helps.
         """
         row = self.queries.rows([slurm_id]).get(slurm_id)
         if row is None or row.user not in ("", user):
@@ -53,7 +54,7 @@ class RestControl:
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
         """Change a job that waits. Raises SlurmRejectedError also where slurmrestd has
-        no word for the change.
+        no word for the change; a retry does not help.
         """
         body = rest_requests.change(words)
         if body is None:
@@ -67,7 +68,9 @@ class RestControl:
         self._change(slurm_id, {"no_requeue": True})
 
     def hold_again(self, slurm_id: SlurmId) -> None:
-        """Raise SlurmRejectedError: slurmrestd requeues nothing."""
+        """Raise SlurmRejectedError: slurmrestd requeues nothing, and a retry does not
+        help.
+        """
         raise SlurmRejectedError(
             f"slurmrestd 22.05 cannot forbid the requeue of an ended job: run `scontrol requeuehold {slurm_id}` and"
             f" `scontrol update JobId={slurm_id} Requeue=0`, then cancel it"

@@ -55,5 +55,7 @@ class RestJobLogs:
         user: Address,  # noqa: ARG002
         begun_ago_s: Mapping[JobId, float],  # noqa: ARG002
     ) -> set[JobId]:
-        """Raise SlurmUnavailableError: the homes cannot be seen."""
+        """Raise SlurmUnavailableError: the homes cannot be seen. A retry helps only
+        over SSH.
+        """
         raise SlurmUnavailableError(NO_LOGS)

@@ -32,10 +32,11 @@ class RestSubmissionSearch:
         self, user: Address, begun_ago_s: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | SupervisorError]:
         """Return all records of these jobs, found by their names or output files. An
-        error is in the place of a job that is not found while SLURM has a job from that
-        time that has not our name, file and comment, and is no other job of ours.
-        UndecidedError: the user may have renamed it. SlurmUnavailableError: slurmrestd shows no user for
-        it, or for a job of this name, because a host cannot resolve the user now.
+        error is in the place of a job that is not found while SLURM has another job
+        from that time. That other job has not our name, file and comment, and is no
+        other job of ours. UndecidedError: the user may have renamed it.
+        SlurmUnavailableError: slurmrestd shows no user for it, or for a job of this
+        name, because a host cannot resolve the user now.
         """
         own, unnamed = list[SqueueRow](), list[SqueueRow]()
         for row in self.queries.list_all().values():
@@ -116,7 +117,7 @@ class RestSubmissionSearch:
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
     ) -> dict[JobId, bool | None]:
         """Return True for a job that is listed by its name or output file, and None for
-        each other one: without scripts and accounting, no record shows that SLURM never
+        each other one. Without scripts and accounting, no record shows that SLURM never
         had it.
         """
         rows_of_user = dict[str, list[SqueueRow]]()

@@ -99,7 +99,7 @@ class RestSubmissions:
         return slurm_id
 
     def _require_known_user(self, user: str, slurm_id: SlurmId) -> None:
-        """Look at a job that slurmctld just took, and end it if it is not the user's:
+        """Look at a job that slurmctld just took, and end it if it is not the user's.
         slurmctld takes a job of a user whom it does not know, and gives it to the user
         with the number 99. An earlier job proves nothing, because slurmctld resolves
         the user each time. Raises SlurmUnavailableError when the job was ended, and

@@ -1,7 +1,7 @@
 """The tokens by which slurmctld knows whose request it is (auth/jwt). Pure.
 
 slurmctld trusts a token that is signed with its own key (`jwt_key` of
-AuthAltParameters): the claim `sun` names the Linux user, and after `exp`, by
+AuthAltParameters). The claim `sun` names the Linux user, and after `exp`, by
 slurmctld's clock, it rejects the token. So a request for a submission that arrives late
 is rejected by SLURM itself.
 """

@@ -97,7 +97,7 @@ def _unboxed(shown: Any) -> Any:
 
 def _rejected(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the errors, and after them the error of each job that SLURM rejected to
-    change: v0.0.42 answers such an order with status 200, and shows the error in the
+    change. v0.0.42 answers such an order with status 200, and shows the error in the
     job's status.
     """
     statuses, errors = body.get("status"), body.get("errors")

@@ -100,8 +100,8 @@ def submissions_by_user(
     answer: CommandAnswer, user_delimiter: str
 ) -> dict[str, CommandAnswer]:
     """Return each user's history. That of a user whom the login node does not know is
-    sacct's rejection, which `accounted_jobs` raises: SLURM may have jobs of a user whose
-    account is gone, or whose directory is away for a moment. Raises
+    sacct's rejection, which `accounted_jobs` raises. SLURM may have jobs of a user
+    whose account is gone, or whose directory is away for a moment. Raises
     SlurmUnavailableError when a question failed in another way, or when the answer is
     incomplete.
     """
@@ -124,7 +124,7 @@ def submissions_by_user(
 def accounted_jobs(answer: CommandAnswer, delimiter: str) -> list[SacctRow]:
     """Return sacct's records, by id and submission time: a requeue begins a new record,
     and so does another job with the same id. Raises SlurmUnavailableError when sacct
-    could not ask, or when its output is incomplete.
+    could not ask, or when its output is incomplete; a retry helps.
     """
     message = f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
     if answer.status != 0:
@@ -143,7 +143,7 @@ def submitted_as(
 ) -> list[JobRecord]:
     """Return the jobs whose sbatch was called for this job, each by its last run.
     Raises QuestionRejectedError when sacct does not know the user, and
-    SlurmUnavailableError.
+    SlurmUnavailableError when it could not ask. A retry helps.
     """
     last_runs = dict[SlurmId, JobRecord]()
     for row in accounted_jobs(answer, delimiter):

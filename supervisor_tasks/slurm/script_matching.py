@@ -96,7 +96,7 @@ def read_scripts(path: str, slurm_ids: Sequence[SlurmId]) -> list[str]:
 
 def script_heads(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, str]:
     """Return each script's second line; scripts that SLURM does not have are left out.
-    Raises SlurmUnavailableError.
+    Raises SlurmUnavailableError for an answer that is incomplete; a retry helps.
     """
     *scripts, end = answer.stdout.split(delimiter)
     if (answer.status, end) != (0, " end\n"):

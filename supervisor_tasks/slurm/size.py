@@ -99,7 +99,8 @@ def size_of(
 def request_of(job: Mapping[str, Any]) -> Size:
     """Make the size of a request from the job's entry in `squeue --json`, without limit
     and partition. What it asks for on each node counts for each node that it has.
-    Raises KeyError, TypeError or ValueError if the entry is another one.
+    Raises KeyError, TypeError or ValueError if the entry is another one; a retry does
+    not help.
     """
     tres = job["tres_req_str"]
     if not isinstance(tres, str):

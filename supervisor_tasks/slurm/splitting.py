@@ -17,7 +17,8 @@ def ask_in_parts(
     ids: Sequence[str], ask: Callable[[Sequence[str]], list[Answer]]
 ) -> tuple[list[Answer], dict[str, str]]:
     """Return the answers for the ids that SLURM accepts, and the error for each other
-    id. Raises QuestionRejectedError when SLURM rejects every question.
+    id. Raises QuestionRejectedError when SLURM rejects every question; a later retry
+    can help.
     """
     answers, rejected = list[Answer](), dict[str, str]()
     parts, rejections, has_answer = [ids], 0, False

@@ -136,7 +136,7 @@ def requested_sizes(
 ) -> dict[SlurmId, Size]:
     """Return what these jobs asked for, from `squeue --json`. For a running job,
     SLURM's lists show only what SLURM gave it, which SLURM may have rounded up. Raises
-    SlurmUnavailableError.
+    SlurmUnavailableError for an answer that is incomplete; a retry helps.
     """
     if answer.status != 0:
         raise SlurmUnavailableError(
@@ -156,7 +156,8 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
     """Return the jobs that squeue printed. squeue fails when the only job of the
     question is unknown; then this is empty. Raises SlurmUnavailableError when squeue
     could not ask (QuestionRejectedError where SLURM rejected), and for a record that is
-    incomplete or has other fields: the worker must not conclude that a job is missing.
+    incomplete or has other fields. The worker must not conclude that a job is missing;
+    a retry helps.
     """
     error_text = answer.stderr.strip()
     has_failed = answer.status != 0

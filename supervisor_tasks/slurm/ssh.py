@@ -178,7 +178,7 @@ class _Login:
 
     def acquire_within(self, user: str, within_s: float) -> None:
         """Take `asking` within `within_s` seconds from when its holder took it. Raises
-        SshBusyError.
+        SshBusyError; a retry helps.
         """
         since_s = self.asked_s
         left_s = within_s
@@ -190,7 +190,9 @@ class _Login:
             )
 
     def require_no_backoff(self, user: str) -> None:
-        """Raise LoginBackedOffError while the login is left alone."""
+        """Raise LoginBackedOffError while the login is left alone; a retry helps after
+        `again_in_s`.
+        """
         if left_s := self.backoff.left_s(our_clock_s()):
             raise LoginBackedOffError(user, left_s)
 
@@ -252,8 +254,9 @@ class Ssh:
         listener: OutputListener,
     ) -> int:
         """Run one command as a user, and pass its output to `listener` as it comes.
-        Returns the command's status. Raises the errors of `run`. An exception of the
-        listener ends the reading and is passed on; an OSError counts as a cut.
+        Returns the command's status. Raises the errors of `run`, and a retry helps as
+        there. An exception of the listener ends the reading and is passed on; an
+        OSError counts as a cut.
         """
         with (
             self._using(user) as cached,
@@ -356,7 +359,7 @@ class Ssh:
     def ask(self, user: str, argv: Sequence[str]) -> CommandAnswer:
         """Run a command as a user whose login may hang; the command must be safe to run
         twice. One thread at a time does this, unless the login has just answered.
-        Raises SshUnavailableError.
+        Raises SshUnavailableError; a retry helps.
         """
         probing: AbstractContextManager[None] = nullcontext()
         if our_clock_s() - self._login(user).answered_s > QUICK_S:
@@ -611,7 +614,9 @@ def our_clock_s() -> float:
 
 
 def load_key(text: str) -> paramiko.PKey:
-    """Read a private key of any type that OpenSSH writes."""
+    """Read a private key of any type that OpenSSH writes. Raises ValueError when it
+    cannot be read; the operator must correct the setting.
+    """
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
             return kind.from_private_key(StringIO(text))

@@ -29,7 +29,8 @@ class SshClock:
     def of(self, user: str) -> LoginClock:
         """Return the login node's clock, as this user sees it, with the path of the
         admin's SLURM configuration. Raises SshUnavailableError when the login node
-        rejects the connection, ClocksDifferError when this clock is not the admin's.
+        rejects the connection, ClocksDifferError when this clock is not the admin's. A
+        retry helps.
 
         The user's clock counts, because one address may lead to several login nodes. A
         start-up file can print a false one, and submissions would count for longer.
@@ -47,7 +48,7 @@ class SshClock:
 
     def now_s(self) -> int:
         """Return the site's time (Unix time) by the login node's clock. Raises
-        SshUnavailableError.
+        SshUnavailableError; a retry helps.
         """
         return self._admins_clock().at(our_clock_s())
 

@@ -57,12 +57,12 @@ class CommandOutput:
     waits_for_stderr: bool = False
 
     def stdout(self, piece: bytes) -> None:
-        """Keep a piece. Raises TooMuchError."""
+        """Keep a piece. Raises TooMuchError; a retry does not help."""
         self.out += piece
         _require_at_most(self.most, self.out)
 
     def stderr(self, piece: bytes) -> None:
-        """Keep a piece. Raises TooMuchError."""
+        """Keep a piece. Raises TooMuchError; a retry does not help."""
         self.complaints += piece
         _require_at_most(MAX_STDERR_BYTES, self.complaints)
 
@@ -95,7 +95,7 @@ def close_after(channel: paramiko.Channel, after_s: float) -> Iterator[None]:
 
 def command_line(argv: Sequence[str], stdin_bytes: int) -> str:
     """Return the command, with the end of its input built in. We must not send the end,
-    or more data, when the other end has just closed the channel: it would refer to a
+    or more data, when the other end has just closed the channel. It would refer to a
     channel that no longer exists, and sshd then ends the whole connection with all its
     commands.
     """
@@ -112,7 +112,8 @@ def run_command(
     listener: OutputListener,
 ) -> int:
     """Run a command on a fresh channel; return its status. Raises one of BROKEN, and
-    the listener's exceptions.
+    the listener's exceptions; the command may have run, so the caller decides about a
+    retry.
     """
     deadline_s = time.monotonic() + timeout_s
     channel.settimeout(timeout_s)

@@ -34,7 +34,7 @@ class SshControl:
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM rejects the limit.
+        SlurmRejectedError where SLURM rejects the limit; a retry does not help.
         """
         argv = commands.set_time_limit(
             self.login_node.paths.scontrol, slurm_id, limit_min
@@ -44,15 +44,15 @@ class SshControl:
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
         """Change a job that waits. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM rejects the change.
+        SlurmRejectedError where SLURM rejects the change; a retry does not help.
         """
         argv = commands.put_back(self.login_node.paths.scontrol, slurm_id, words)
         require_success(self.login_node.ask(argv), "scontrol update")
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Forbid SLURM to run a job once more. Its owner could ask for that even
-        after the job's end. The call changes nothing on a job that has ended. Raises
-        SlurmRejectedError.
+        """Forbid SLURM to run a job once more. Its owner could ask for that even after
+        the job's end. The call changes nothing on a job that has ended. Raises
+        SlurmRejectedError; a retry does not help.
         """
         self.put_back(slurm_id, ["Requeue=0"])
 

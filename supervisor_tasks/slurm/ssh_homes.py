@@ -24,7 +24,8 @@ class SshHomeCheck:
     def require_own(self, user: Address) -> None:
         """Check the customer's home; call it before a session begins as the customer.
         Raises UnsafeHomeError when another customer may decide what the session runs,
-        and other TransientErrors when the login node gives no answer.
+        and other TransientErrors when the login node gives no answer. A retry helps
+        once that has changed.
         """
         self.homes.require_own(
             user, self._seen, log_in=lambda: self.login_node.ssh.clock(user)
@@ -67,7 +68,8 @@ class SshJobLogs:
     ) -> set[JobId]:
         """Return the jobs of one customer that have written their output files since
         their submissions began, in one command. Raises UnsafeHomeError, because it
-        begins a session as the customer.
+        begins a session as the customer; a retry helps once the operator has repaired
+        the home.
         """
         self.homes.require_own(user)
         now_s = self.clock.now_s()

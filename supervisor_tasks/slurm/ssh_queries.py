@@ -85,13 +85,13 @@ class SshJobQueries:
         It asks slurmctld once, or not at all when the caller passes slurmctld's whole
         list as `listed`. It runs one command for each 100 batch scripts that must
         decide. Unless `accounting` is False, it asks the accounting database once about
-        the jobs that slurmctld does not know: accounting still has the jobs whose id
+        the jobs that slurmctld does not know. Accounting still has the jobs whose id
         slurmctld has given to another job. A question that SLURM rejects is split; a
         job whose id is rejected alone is unclear.
 
         Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not
-        answer. While accounting does not answer, the jobs that only accounting can know
-        are unclear.
+        answer; a retry helps. While accounting does not answer, the jobs that only
+        accounting can know are unclear.
         """
         rows: Iterable[SqueueRow]
         if listed is None:
@@ -177,7 +177,7 @@ class SshJobQueries:
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
         """Return the sizes that running jobs were submitted for, with their owners'
         later changes. Jobs that SLURM does not know are left out. Raises
-        SlurmUnavailableError.
+        SlurmUnavailableError; a retry helps.
         """
         ids = ",".join(_as_texts(slurm_ids))
         answer = self.login_node.ask(squeue_json(self.login_node.paths.squeue, ids))

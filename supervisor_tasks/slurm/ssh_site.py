@@ -92,7 +92,7 @@ class SshSiteQueries:
 
     def memory_per_cpu_limit(self) -> int | None:
         """Return the site's MaxMemPerCPU (MB), None where it has none. Raises
-        SlurmUnavailableError.
+        SlurmUnavailableError when slurmctld does not answer; a retry helps.
         """
         answers = [
             self.login_node.ask(commands.show_config(self.login_node.paths.scontrol)),
@@ -107,7 +107,7 @@ class SshSiteQueries:
 
     def controller(self) -> Controller:
         """Return slurmctld's state. Raises SlurmUnavailableError or SshUnavailableError
-        when it does not answer.
+        when it does not answer; a retry helps.
         """
         answer = self.login_node.ask(
             commands.show_config(self.login_node.paths.scontrol),

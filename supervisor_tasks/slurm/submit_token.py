@@ -85,7 +85,7 @@ def expires_s(begun_login_s: int, in_time_s: float, message_timeout_s: float) ->
 
 def usable_s(in_time_s: float, message_timeout_s: float) -> float:
     """Return how many seconds after a submission began slurmctld may still take its
-    token: the customer's session may have shown a clock that is ahead, slurmctld's may
+    token. The customer's session may have shown a clock that is ahead, slurmctld's may
     be behind, and both count whole seconds.
     """
     lasts_s = expires_s(0, in_time_s, message_timeout_s)

@@ -42,7 +42,8 @@ def require_expected_cluster(context: WorkerContext) -> None:
     """Make sure that this process reaches the ledger's SLURM; it asks SLURM every
     ASKED_AGAIN_S.
 
-    Raises AnotherSlurmError, SlurmUnavailableError or SshUnavailableError.
+    Raises AnotherSlurmError (a retry helps once the operator accepts the cluster),
+    SlurmUnavailableError or SshUnavailableError (a retry helps).
     """
     if time.monotonic() - context.slurm.last_check.checked_at_s >= ASKED_AGAIN_S:
         compare_cluster(context, context.slurm.cluster.site.controller())
@@ -52,7 +53,7 @@ def compare_cluster(context: WorkerContext, controller: Controller) -> None:
     """Compare the SLURM that answered with the one that the ledger has stored; store
     the first one.
 
-    Raises AnotherSlurmError.
+    Raises AnotherSlurmError; a retry helps once the operator accepts the cluster.
     """
     facts = context.ledger.facts
     found, expected = controller.identity, facts.get(SLURM_CLUSTER)
@@ -88,8 +89,8 @@ def record_controller_start(
     and the first id that it gives.
 
     Request a sweep, which checks what slurmctld has forgotten. `now_s` is the site's
-    time. The boot time is stored last: if a worker stored it first and died, no worker
-    would see a new start and request the sweep, and what slurmctld had saved would stay
+    time. The boot time is stored last. If a worker stored it first and died, no worker
+    would see a new start and request the sweep. What slurmctld had saved would stay
     unknown.
     """
     booted, stored_boot = controller.booted, ledger.facts.get(SLURM_BOOT_TIME)
@@ -126,7 +127,9 @@ def is_unrecorded_start(
 
 
 def require_not_paused(ledger: Ledger) -> None:
-    """Raise SubmissionsPausedError while submissions are paused."""
+    """Raise SubmissionsPausedError while submissions are paused; a retry helps when
+    they no longer are.
+    """
     reason = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if reason is None:
         return
