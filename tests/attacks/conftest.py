@@ -8,6 +8,7 @@ import pytest
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
+from tests.support.certificate_fixtures import certificates
 from tests.support.chain_fixtures import (
     chain,
     database,
@@ -19,6 +20,7 @@ from tests.support.grids import served_grid
 from tests.support.submission_fixtures import submission_env
 
 __all__ = [
+    "certificates",
     "chain",
     "database",
     "empty_database",

@@ -77,11 +77,6 @@ def answered(*words: str | Path) -> CompletedRun:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
 def supervisor(certificates: Certificates) -> Iterator[str]:
     with serving(certificates=certificates) as (_, port):
         yield f"127.0.0.1:{port}"

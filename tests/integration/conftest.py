@@ -2,6 +2,7 @@
 it.
 """
 
+from tests.support.certificate_fixtures import certificates
 from tests.support.chain_fixtures import (
     chain,
     database,
@@ -16,9 +17,10 @@ from tests.support.ledger_fixtures import (
     ledger,
     migrated_ledger,
 )
-from tests.support.submission_fixtures import submission_env
+from tests.support.submission_fixtures import login, submission_env
 
 __all__ = [
+    "certificates",
     "chain",
     "database",
     "dispatched",
@@ -26,6 +28,7 @@ __all__ = [
     "engine",
     "harness",
     "ledger",
+    "login",
     "migrated_ledger",
     "processes",
     "provider",

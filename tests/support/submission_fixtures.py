@@ -1,12 +1,12 @@
-"""The fixture of files that submit to a real SLURM over SSH, and start no grid: a
-conftest.py imports it.
+"""Fixtures of files that need a real SLURM over SSH or an sshd, and start no grid: a
+conftest.py imports those that its folder uses.
 """
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.submission_env import SubmissionEnv
+from tests.support.submission_env import Login, SubmissionEnv
 
 
 @pytest.fixture(scope="module")
@@ -15,4 +15,11 @@ def submission_env() -> Iterator[SubmissionEnv]:
     more of SLURM has its own fixture of this name.
     """
     with SubmissionEnv.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def login() -> Iterator[Login]:
+    """A login node's sshd without a SLURM, for all tests of a file."""
+    with Login.running() as running:
         yield running

@@ -1,9 +1,6 @@
 """The probes of a customer's login, on a real sshd."""
 
 import base64
-from collections.abc import Iterator
-
-import pytest
 
 from devgrid.cluster.linux_users import admin
 from devgrid.cluster.sshd import Sshd
@@ -19,12 +16,6 @@ NO_LOGIN = (
     f'ForceCommand if [ "$USER" = {CUSTOMER} ]; then exec /usr/sbin/nologin; fi;'
     ' exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"'
 )
-
-
-@pytest.fixture(scope="module")
-def login() -> Iterator[Login]:
-    with Login.running() as login:
-        yield login
 
 
 def found(login: Login, sshd: Sshd) -> list[Finding]:

@@ -27,11 +27,6 @@ METHOD = "/grpc.health.v1.Health/Check"
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
 def address(certificates: Certificates) -> Iterator[str]:
     server = grpc.server(futures.ThreadPoolExecutor(2))
     health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)

@@ -29,7 +29,7 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
-from devgrid.tls import Certificates, make_certificates
+from devgrid.tls import Certificates
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.from_settings.notification_channels import notifier_of
@@ -573,11 +573,6 @@ def test_notify__channel_that_no_worker_has_any_more__is_late_like_one_that_fail
 
 
 # --- each kind of channel -------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 def test_mail__server_with_tls_and_login__takes_it(

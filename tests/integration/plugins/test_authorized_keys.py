@@ -15,16 +15,11 @@ import pytest
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from devgrid.tls import Certificates, make_certificates
+from devgrid.tls import Certificates
 from tests.support.spool_env import KEY, Supervisor, serving
 
 CUSTOMER = "0x" + "a1" * 20
 PROGRAM = (sys.executable, str(REPOSITORY / "plugins" / "authorized_keys.py"))
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")

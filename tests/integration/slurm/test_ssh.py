@@ -40,12 +40,6 @@ QUICK = 200  # commands
 SOME_INPUT = bytes(range(256)) * 400
 
 
-@pytest.fixture(scope="module")
-def login() -> Iterator[Login]:
-    with Login.running() as login:
-        yield login
-
-
 def test_sessions_all_taken__is_refused_for_now__and_the_one_that_runs_goes_on(
     login: Login,
 ) -> None:

@@ -1,7 +1,6 @@
 """An SSH connection that ends at a bad moment."""
 
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import paramiko
@@ -12,12 +11,6 @@ from supervisor_tasks.slurm.ssh import SshUnavailableError
 from tests.support.submission_env import CUSTOMER, PATIENCE_S, Login
 
 LONG_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def login() -> Iterator[Login]:
-    with Login.running() as login:
-        yield login
 
 
 def test_run__connection_ends_while_a_channel_opens__is_refused_at_once(
