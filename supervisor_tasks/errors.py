@@ -32,6 +32,11 @@ class ProviderUnknownError(TransientError):
     the chain queue has stored it.
     """
 
+    def __init__(self) -> None:
+        super().__init__(
+            "found no address of this provider in the ledger; expected one: start a worker of the chain queue, which stores it"
+        )
+
 
 class DirectoryUnavailableError(TransientError):
     """The directory does not answer, or is busy; a later retry can succeed."""

@@ -72,7 +72,7 @@ def _parsed(
     if definition is None:
         return BenchmarkResult(
             stage=BenchmarkState.FAILED,
-            reason="this version of the supervisor knows no such benchmark",
+            reason=f"found no benchmark {one.benchmark!r} in this version; expected one of its suite: run the benchmarks again",
             output=body,
         )
     try:

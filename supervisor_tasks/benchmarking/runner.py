@@ -134,7 +134,7 @@ def _do(
         require_not_paused(context.ledger)
         if not slurm_is_healthy(context.ledger):
             raise SlurmUnavailableError(
-                "SLURM is not known to work at the moment; nothing is begun"
+                "found no proof that SLURM works now; expected one: nothing is begun; see `supervisor doctor`"
             )
     if one is not None:
         return HANDLERS[step](context, run, one)
@@ -151,7 +151,7 @@ def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
     specs = context.slurm.nodes.specs()
     if not specs.nodes:
         raise SlurmUnavailableError(
-            f"none of the partition's {len(specs.left_out)} nodes works at the moment"
+            f"found {len(specs.left_out)} nodes, and none works; expected one that does: see `sinfo -R` on the login node"
         )
     try:
         plan = context.benchmarking.plan_of(specs, run.token)
@@ -267,7 +267,5 @@ HANDLERS: Mapping[
 def _names_begin(context: WorkerContext) -> str:
     provider = context.ledger.facts.get(PROVIDER)
     if provider is None:
-        raise ProviderUnknownError(
-            "no worker of the chain queue has stored yet which address this provider has"
-        )
+        raise ProviderUnknownError
     return name_beginning(provider, context.ledger.cluster)

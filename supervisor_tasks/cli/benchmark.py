@@ -100,7 +100,7 @@ def run(
     cli = cli_context(context)
     if cli.settings.benchmark_disable:
         raise CommandError(
-            "found BENCHMARK_DISABLE; expected it to be false: nothing is measured"
+            "found BENCHMARK_DISABLE; expected it to be false: change it to have the cluster measured"
         )
     _refuse_second_run(cli)
     jobs = counted(sum(cli.overview.snapshot().jobs.values()), "open job")
@@ -152,7 +152,7 @@ def plan(
         slurm.cluster.close()
     if not specs.nodes:
         raise CommandError(
-            f"found {len(specs.left_out)} nodes, and none works; expected one that does"
+            f"found {len(specs.left_out)} nodes, and none works; expected one that does: see `sinfo -R` on the login node"
         )
     try:
         jobs = jobs_of(
@@ -369,7 +369,7 @@ def output(
         results = cli.ledger.benchmarks.results(number)
         known = joined((row["benchmark"] for row in results), "none yet")
         raise CommandError(
-            f"found no benchmark {name!r} in run {number}; it has: {known}"
+            f"found no benchmark {name!r} in run {number}; expected one that it has: {known}"
         )
     script_text, printed = found
     if script:
@@ -377,7 +377,7 @@ def output(
         return
     if printed is None:
         raise CommandError(
-            f"found no output of {name} in run {number}: see `supervisor benchmark show`"
+            f"found no output of {name} in run {number}; expected a benchmark that has ended: see `supervisor benchmark show`"
         )
     sys.stdout.buffer.write(printed)
 
@@ -415,7 +415,7 @@ def plot(
     if not numbers:
         known = joined(cli.ledger.benchmarks.known_labels())
         raise CommandError(
-            f"found no number of {label!r}; labels that were measured: {known}"
+            f"found no number of {label!r}; expected a label that was measured: {known}"
         )
     if terminal:
         cli.shown.bars([_bar(one.at, one.run_id, one.value) for one in numbers])
@@ -437,7 +437,7 @@ def _run_number(cli: CliContext, run_id: int | None) -> int:
     if found is None:
         missing = "no run" if run_id is None else f"no run {run_id}"
         raise CommandError(
-            f"found {missing}; see `supervisor benchmark history`, or `supervisor benchmark run`"
+            f"found {missing}; expected one: see `supervisor benchmark history`, or begin one with `supervisor benchmark run`"
         )
     return int(found["id"])
 

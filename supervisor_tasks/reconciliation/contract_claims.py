@@ -36,9 +36,7 @@ def look_at_contract(
     provider's address, and TransientError when no endpoint answers. A retry helps.
     """
     if not snapshot.provider:
-        raise ProviderUnknownError(
-            "no worker of the chain queue has stored yet which address this provider has"
-        )
+        raise ProviderUnknownError
     ledger, contract = context.ledger, context.sweep.contract_of(snapshot.provider)
     claims, others, read_since = backfill.read_old_claims(context, contract)
     report.more |= read_since is None

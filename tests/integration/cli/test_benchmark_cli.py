@@ -182,6 +182,6 @@ def test_plot__label_of_three_runs__is_a_picture_that_loads_nothing(
     assert lines[1].count("█") > lines[2].count("█") > lines[0].count("█") > 0
     refused = call(migrated_ledger, "plot", "cpu", "--out", str(file), status=1).stderr
     assert (
-        f"labels that were measured: {LABEL}, cpu" in refused
+        f"expected a label that was measured: {LABEL}, cpu" in refused
         or "cpu, compute.gflops" in refused
     )

@@ -315,7 +315,7 @@ def test_sweep__a_side_cannot_be_seen__the_other_is_compared_and_tried_again_soo
         site.ledger.facts.set(PROVIDER, "")
         report = swept(site)
         assert report["on_chain"] is None
-        assert "which address this provider has" in report["unseen"]["chain"]
+        assert "found no address of this provider" in report["unseen"]["chain"]
 
 
 @pytest.mark.parametrize("was_saved", [False, True])
