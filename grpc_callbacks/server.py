@@ -84,7 +84,7 @@ OPTIONS = (
 )
 MESSAGE_S = 15.0  # within this time a call's message must arrive
 # calls; at one more, the connection with most of them is closed
-MAX_CONNECTIONS_WITHOUT_MESSAGE = 1024
+MAX_CALLS_WITHOUT_MESSAGE = 1024
 # of the served key: no terminal, no forwarding, and no ~/.ssh/rc, which sshd would run
 # before each of the supervisor's commands
 RESTRICTED = "restrict "
@@ -133,7 +133,7 @@ class Services:
             authorized_keys=RESTRICTED + authorized_keys.rstrip("\n") + "\n"
         )
         self._serving = False
-        self._unread = UnreadCalls(MAX_CONNECTIONS_WITHOUT_MESSAGE)
+        self._unread = UnreadCalls(MAX_CALLS_WITHOUT_MESSAGE)
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers for gRPC's server."""

@@ -22,7 +22,8 @@ OF_ANOTHER_VERSION = Meaning(
 )
 MEANINGS: Mapping[AlarmName, Meaning] = {
     AlarmName.SLURM_NOT_ANSWERING: Meaning(
-        "slurmctld or the login node has not answered for several tries. Nothing is claimed, registered or measured.",
+        "slurmctld or the login node has not answered for several tries. No new job is claimed, and nothing is"
+        " registered or measured.",
         "Read the error. `supervisor doctor` tries the host key, the logins and each SLURM command, and says what mends"
         " them.",
     ),
@@ -64,7 +65,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Correct CHAIN_ID or METASCHEDULER_ENDPOINT_RPC.",
     ),
     AlarmName.WALLET_EMPTY: Meaning(
-        "The wallet's balance is below WALLET_MIN_WEI, or does not pay for the open transactions. Nothing is claimed.",
+        "The wallet's balance is below WALLET_MIN_WEI, or does not pay for the open transactions. No new job is claimed.",
         "Pay into the wallet's address, which the alarm shows.",
     ),
     AlarmName.TRANSACTION_STUCK: Meaning(
@@ -87,7 +88,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "If that ledger is lost and its fleet is stopped for good, `supervisor job adopt TAG`.",
     ),
     AlarmName.CONTRACT_RETIRED: Meaning(
-        "The contract no longer belongs to the grid, so it accepts nothing. Nothing is claimed.",
+        "The contract no longer belongs to the grid, so it accepts nothing. No new job is claimed.",
         "Set METASCHEDULER_SMART_CONTRACT to the address of the present contract.",
     ),
     AlarmName.CLAIMS_FULL: Meaning(
@@ -167,11 +168,11 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Set JobSubmitPlugins=lua in slurm.conf (plugins/README.md), or remove SLURM_SUBMIT_KEY from the workers.",
     ),
     AlarmName.PROVIDER_BANNED: Meaning(
-        "The grid has banned this provider. Nothing is claimed.",
+        "The grid has banned this provider. No new job is claimed.",
         "Ask the grid's operators; `supervisor provider show` shows what is registered.",
     ),
     AlarmName.PROVIDER_REJECTED: Meaning(
-        "The grid has rejected or removed this provider's registration. Nothing is claimed.",
+        "The grid has rejected or removed this provider's registration. No new job is claimed.",
         "Ask the grid's operators, then `supervisor provider register`.",
     ),
     AlarmName.REGISTRATION_REJECTED: Meaning(

@@ -161,7 +161,7 @@ class Connections:
 def test_calls_without_message__too_many__the_connection_with_most_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS_WITHOUT_MESSAGE", 3)
+    monkeypatch.setattr(server, "MAX_CALLS_WITHOUT_MESSAGE", 3)
     acceptor = Connections()
 
     async def four() -> list[grpc.StatusCode]:
