@@ -49,7 +49,7 @@ def grid() -> Iterator[Grid]:
     running.stop()
 
 
-class WorkerContext:
+class ContainerFleet:
     """The fleet of a grid, in containers. Each process gets the files of the secrets
     that it works with.
     """
@@ -289,11 +289,11 @@ def test_process__asked_to_end_while_it_starts__ends(
 def test_fleet__in_containers__takes_a_job_to_its_end_and_ends_in_order(
     image: str, servers: None, grid: Grid, containers: Containers
 ) -> None:
-    site = WorkerContext(containers, grid, image)
-    site.start_servers()
-    started = site.start_all()
+    fleet = ContainerFleet(containers, grid, image)
+    fleet.start_servers()
+    started = fleet.start_all()
     for name in started:
-        site.wait_for(name, started[name])
+        fleet.wait_for(name, started[name])
     customer = grid.new_customer()
     job_id = grid.submit(customer, DEMO.read_text())
     wait_until(
@@ -309,7 +309,7 @@ def test_fleet__in_containers__takes_a_job_to_its_end_and_ends_in_order(
         containers.execute(started["beat"], "supervisor", "job", "show", job_id)[0] == 0
     )
     wait_until(
-        lambda: status_of(site.ports["metrics"], "metrics") == 200, "the metrics", 60.0
+        lambda: status_of(fleet.ports["metrics"], "metrics") == 200, "the metrics", 60.0
     )
     for name, container in started.items():
         written = engine("podman", "diff", container).splitlines()

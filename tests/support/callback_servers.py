@@ -1,11 +1,20 @@
-"""The servers that the gRPC process needs: a database and a broker of its own, without
-a grid.
+"""gRPC processes with what they need: a database and a broker of their own, without a
+grid.
 """
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from sqlalchemy import Engine, create_engine
 
-from devgrid.processes import Processes
+from devgrid import REPOSITORY
+from devgrid.ports import free_port
+from devgrid.processes import Processes, Running, answers
 from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.tables import METADATA
 
@@ -28,7 +37,7 @@ def start_servers(processes: Processes) -> tuple[Engine, dict[str, str]]:
         server = describe(folder)
         start_server(processes, name, server)
         urls[name] = server.url
-    engine = create_engine(urls["postgres"])
+    engine = create_engine(urls["postgres"], pool_pre_ping=True)
     METADATA.create_all(engine)
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -39,3 +48,55 @@ def start_servers(processes: Processes) -> tuple[Engine, dict[str, str]]:
         "BROKER_URL": urls["redis"],
     }
     return engine, environment
+
+
+@dataclass
+class CallbackServer:
+    """A database and a broker, and the gRPC processes in front of them."""
+
+    processes: Processes
+    engine: Engine
+    environment: dict[str, str]
+
+    @property
+    def postgres(self) -> Running:
+        return self.processes.find("postgres")
+
+    @contextmanager
+    def database_hung(self) -> Iterator[None]:
+        """Postgres and its children stopped, not ended: connections stay open without
+        an answer.
+        """
+        process = self.postgres.process()
+        assert process is not None
+        family = [process, *process.children(recursive=True)]
+        for member in family:
+            member.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for member in family:
+                member.send_signal(signal.SIGCONT)
+
+    def start(self, name: str, **settings: str) -> tuple[Running, str]:
+        """Start a gRPC process with these settings beside the others. Returns it, and
+        its address.
+        """
+        port = free_port()
+        address = f"127.0.0.1:{port}"
+        argv = [sys.executable, "-m", "grpc_callbacks"]
+        environment = {**self.environment, "LISTEN_ADDRESS": address, **settings}
+        return self.processes.start(
+            name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port)
+        ), address
+
+
+@contextmanager
+def callback_server() -> Iterator[CallbackServer]:
+    """A database and a broker, which end with the block; no gRPC process yet."""
+    with private_processes() as processes:
+        engine, environment = start_servers(processes)
+        try:
+            yield CallbackServer(processes, engine, environment)
+        finally:
+            engine.dispose()

@@ -17,20 +17,17 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ed25519
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from redis import Redis
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import insert, text
 
 from devgrid import REPOSITORY
 from devgrid.faults.network_proxy import Direction, Proxy
 from devgrid.machine import deadline
 from devgrid.ports import free_port
-from devgrid.processes import Processes, answers, wait_until
+from devgrid.processes import answers, wait_until
 from devgrid.services.start import start_server
-from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.callback_limits import CallbackOrigin
 from grpc_callbacks.callback_store import CallbackStore
@@ -46,29 +43,22 @@ from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.heartbeats import REPORTER, continuous_since_key
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.tables import METADATA
+from tests.support.callback_servers import (
+    PUBLIC_LINE,
+    CallbackServer,
+    callback_server,
+)
 from tests.support.refusals import reasons
 
 NAME = "0x" + "ab" * 32
-PUBLIC_LINE = (
-    ed25519.Ed25519PrivateKey.generate()
-    .public_key()
-    .public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    .decode()
-)
 
 
 @dataclass
-class WorkerContext:
-    """A gRPC process with its database and broker."""
+class TlsCallbackServer(CallbackServer):
+    """The servers, with a gRPC process that speaks TLS."""
 
-    processes: Processes
-    engine: Engine
-    environment: dict[str, str]
+    address: str
     ca: bytes
-
-    @property
-    def address(self) -> str:
-        return self.environment["LISTEN_ADDRESS"]
 
     @contextmanager
     def channel(self) -> Iterator[grpc.Channel]:
@@ -88,52 +78,27 @@ class WorkerContext:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[WorkerContext]:
-    with private_processes() as processes:
-        folder = processes.folder
-        servers = {}
-        for name, describe in (
-            ("postgres", embedded_servers.postgres),
-            ("redis", embedded_servers.redis),
-        ):
-            (folder / name).mkdir()
-            servers[name] = describe(folder / name)
-            start_server(processes, name, servers[name])
-        engine = create_engine(servers["postgres"].url, pool_pre_ping=True)
-        METADATA.create_all(engine)
-        certificates = make_certificates(folder / "tls")
-        environment = {
-            "PATH": "/usr/bin:/bin",
-            "CLUSTER_NAME": "here",
-            "STATE_DIR": str(processes.folder / "state"),
-            "LISTEN_ADDRESS": f"127.0.0.1:{free_port()}",
+def site() -> Iterator[TlsCallbackServer]:
+    with callback_server() as server:
+        certificates = make_certificates(server.processes.folder / "tls")
+        server.environment |= {
             "TLS_ENABLE": "true",
             "TLS_CERT": str(certificates.cert),
             "TLS_KEY": str(certificates.key),
-            "SLURM_SSH_PUBLIC_KEY": PUBLIC_LINE,
-            "DATABASE_URL": servers["postgres"].url,
-            "BROKER_URL": servers["redis"].url,
         }
-        start_callbacks(processes, environment, "callbacks")
-        yield WorkerContext(
-            processes, engine, environment, certificates.ca.read_bytes()
+        _, address = server.start("callbacks")
+        yield TlsCallbackServer(
+            server.processes,
+            server.engine,
+            server.environment,
+            address,
+            certificates.ca.read_bytes(),
         )
-        engine.dispose()
 
 
 @pytest.fixture(autouse=True)
-def _empty_inbox(site: WorkerContext) -> None:
+def _empty_inbox(site: TlsCallbackServer) -> None:
     site.forget()
-
-
-def start_callbacks(
-    processes: Processes, environment: dict[str, str], name: str
-) -> None:
-    port = int(environment["LISTEN_ADDRESS"].rpartition(":")[2])
-    argv = [sys.executable, "-m", "grpc_callbacks"]
-    processes.start(
-        name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port)
-    )
 
 
 # --- a client made from descriptors that are not ours: the field's, by hand
@@ -210,7 +175,7 @@ def set_status(channel: grpc.Channel, timeout_s: float = 10.0, **fields: Any) ->
 
 
 def test_set_job_status__client_from_independent_descriptors__leaves_the_row(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     with site.channel() as channel:
         set_status(channel, name=NAME, id=4242, duration=125, status=8, exit_code=768)
@@ -218,7 +183,7 @@ def test_set_job_status__client_from_independent_descriptors__leaves_the_row(
 
 
 def test_set_job_status__raw_bytes_written_by_hand__leave_the_row(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     # field 1, 66 bytes | field 2 varint 300 | field 3 varint 61 | field 4 varint 7 |
     # field 5 varint 256
@@ -239,7 +204,7 @@ def test_set_job_status__raw_bytes_written_by_hand__leave_the_row(
 
 
 def test_set_job_status__defaults_left_out_as_the_spank_plugin_does__is_running(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     with site.channel() as channel:
         set_status(channel, name=NAME, id=7, status=4)
@@ -247,7 +212,7 @@ def test_set_job_status__defaults_left_out_as_the_spank_plugin_does__is_running(
 
 
 def test_pings__of_a_client_that_makes_sure_of_its_connection__are_no_offence(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     """By itself, gRPC's server ends a connection that is pinged more often than every
     five minutes (too_many_pings).
@@ -274,7 +239,7 @@ def test_pings__of_a_client_that_makes_sure_of_its_connection__are_no_offence(
         assert network.connections == 1
 
 
-def test_set_job_status__repeat__is_ok_and_one_row(site: WorkerContext) -> None:
+def test_set_job_status__repeat__is_ok_and_one_row(site: TlsCallbackServer) -> None:
     with site.channel() as channel:
         for _ in range(3):
             set_status(channel, name=NAME, id=7, duration=1, status=7)
@@ -301,7 +266,7 @@ def test_set_job_status__repeat__is_ok_and_one_row(site: WorkerContext) -> None:
     ],
 )
 def test_set_job_status__malformed__is_invalid_argument_and_leaves_no_trace(
-    site: WorkerContext, fields: dict[str, Any], said: str
+    site: TlsCallbackServer, fields: dict[str, Any], said: str
 ) -> None:
     good: dict[str, Any] = {
         "name": NAME,
@@ -319,7 +284,7 @@ def test_set_job_status__malformed__is_invalid_argument_and_leaves_no_trace(
 
 @pytest.mark.parametrize("status", [5, 11, 99])
 def test_set_job_status__of_a_plugin_of_another_version__is_accepted_and_ignored(
-    site: WorkerContext, status: int
+    site: TlsCallbackServer, status: int
 ) -> None:
     with site.channel() as channel:
         set_status(channel, name=NAME, id=7, status=status)
@@ -327,7 +292,7 @@ def test_set_job_status__of_a_plugin_of_another_version__is_accepted_and_ignored
 
 
 def test_set_job_status__stored__dispatches_the_poll_of_the_cluster(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     with Redis(
         unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
@@ -341,7 +306,7 @@ def test_set_job_status__stored__dispatches_the_poll_of_the_cluster(
 
 
 def test_fetch_authorized_keys__empty_request__answers_the_restricted_key(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     with site.channel() as channel:
         call = channel.unary_unary(
@@ -358,7 +323,7 @@ def test_fetch_authorized_keys__empty_request__answers_the_restricted_key(
 
 
 def test_database_away__unavailable_and_not_serving__back_by_itself(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     serving, away = (
         health_pb2.HealthCheckResponse.SERVING,
@@ -389,7 +354,7 @@ def test_database_away__unavailable_and_not_serving__back_by_itself(
     assert len(site.rows()) == 1
 
 
-def know(site: WorkerContext, job_id: str, slurm_id: int) -> None:
+def know(site: TlsCallbackServer, job_id: str, slurm_id: int) -> None:
     """The ledger has the job."""
     job: dict[str, Any] = {
         "cluster": "here",
@@ -415,14 +380,14 @@ def know(site: WorkerContext, job_id: str, slurm_id: int) -> None:
         connection.execute(insert(METADATA.tables["jobs"]).values(**job))
 
 
-def run_ages_s(site: WorkerContext) -> dict[str, float]:
+def run_ages_s(site: TlsCallbackServer) -> dict[str, float]:
     query = "SELECT name, extract(epoch FROM now() - succeeded_at)::float8 AS age_s FROM periodic_runs WHERE cluster = 'here'"
     with site.engine.connect() as connection:
         return {row.name: row.age_s for row in connection.execute(text(query))}
 
 
 def test_heartbeats__its_own_always__the_reporters_when_one_asks_for_that(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     def forgotten() -> None:
         with site.engine.begin() as connection:
@@ -451,23 +416,21 @@ def test_heartbeats__its_own_always__the_reporters_when_one_asks_for_that(
 
 
 def test_set_job_status__broker_hung__is_stored_and_answered_at_once(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # connects, and never answers
-        environment = site.environment | {
-            "LISTEN_ADDRESS": f"127.0.0.1:{free_port()}",
-            "TLS_ENABLE": "false",
-            "BROKER_URL": f"redis://127.0.0.1:{mute.getsockname()[1]}/0",
-        }
-        start_callbacks(site.processes, environment, "callbacks-mute")
-        with grpc.insecure_channel(environment["LISTEN_ADDRESS"]) as channel:
+        broker_url = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
+        running, address = site.start(
+            "callbacks-mute", TLS_ENABLE="false", BROKER_URL=broker_url
+        )
+        with grpc.insecure_channel(address) as channel:
             for number in range(1, 6):
                 set_status(channel, name=NAME, id=number, status=7, timeout_s=1.0)
     assert len(site.rows()) == 5
-    site.processes.stop(site.processes.find("callbacks-mute"), patience_s=15.0)
+    site.processes.stop(running, patience_s=15.0)
 
 
-def test_grpc_callbacks__sigterm__ends_with_status_0(site: WorkerContext) -> None:
+def test_grpc_callbacks__sigterm__ends_with_status_0(site: TlsCallbackServer) -> None:
     environment = site.environment | {"LISTEN_ADDRESS": f"127.0.0.1:{free_port()}"}
     port = int(environment["LISTEN_ADDRESS"].rpartition(":")[2])
     child = subprocess.Popen(
@@ -500,7 +463,7 @@ def test_grpc_callbacks__settings_missing__ends_with_status_2_and_names_the_vari
 
 
 def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settled(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     writer = CallbackWriter(
         site.environment["DATABASE_URL"], "here", most=dict.fromkeys(CallbackOrigin, 3)
@@ -529,7 +492,7 @@ def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settle
 
 
 def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on(
-    site: WorkerContext,
+    site: TlsCallbackServer,
 ) -> None:
     writer = CallbackWriter(site.environment["DATABASE_URL"], "here")
     report = CallbackPayload(NAME, 7, 7, 1, 0)
@@ -544,7 +507,7 @@ def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on
 
 
 def test_inbox__check_whether_it_is_open_fails_unexpectedly__answers_no(
-    site: WorkerContext, monkeypatch: pytest.MonkeyPatch
+    site: TlsCallbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = CallbackWriter(site.environment["DATABASE_URL"], "here")
     with monkeypatch.context() as broken:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -22,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from redis import Redis
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.ports import free_port
-from devgrid.processes import Processes, Running, answers, wait_until
+from devgrid.processes import answers, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.notifier import MAX_WAITING_MESSAGES, PAUSE_S, PollNotifier
@@ -35,7 +34,7 @@ from plugins.authorized_keys import ANSWERS_WITHIN_S
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.config import embedded_servers
-from tests.support.callback_servers import PUBLIC_LINE, start_servers
+from tests.support.callback_servers import PUBLIC_LINE, CallbackServer, callback_server
 from tests.support.refusals import reasons
 
 pytestmark = pytest.mark.slow  # outages that last
@@ -43,50 +42,10 @@ pytestmark = pytest.mark.slow  # outages that last
 NAME = "0x" + "cd" * 32
 
 
-@dataclass
-class WorkerContext:
-    """A database, a broker and a gRPC process in front of them."""
-
-    processes: Processes
-    engine: Engine
-    environment: dict[str, str]
-
-    @property
-    def postgres(self) -> Running:
-        return self.processes.find("postgres")
-
-    @contextmanager
-    def database_hung(self) -> Iterator[None]:
-        """Postgres and its children stopped, not ended: connections stay open without
-        an answer.
-        """
-        process = self.postgres.process()
-        assert process is not None
-        family = [process, *process.children(recursive=True)]
-        for member in family:
-            member.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for member in family:
-                member.send_signal(signal.SIGCONT)
-
-    def start(self, name: str) -> tuple[Running, str]:
-        address = f"127.0.0.1:{free_port()}"
-        port = int(address.rpartition(":")[2])
-        argv = [sys.executable, "-m", "grpc_callbacks"]
-        environment = {**self.environment, "LISTEN_ADDRESS": address}
-        return self.processes.start(
-            name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port)
-        ), address
-
-
 @pytest.fixture(scope="module")
-def site() -> Iterator[WorkerContext]:
-    with private_processes() as processes:
-        engine, environment = start_servers(processes)
-        yield WorkerContext(processes, engine, environment)
-        engine.dispose()
+def site() -> Iterator[CallbackServer]:
+    with callback_server() as server:
+        yield server
 
 
 def report(channel: grpc.Channel, slurm_id: int, timeout_s: float = 10.0) -> None:
@@ -105,7 +64,7 @@ def refused(channel: grpc.Channel, slurm_id: int) -> tuple[grpc.StatusCode, floa
 
 @pytest.mark.quiet_machine
 def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_itself(
-    site: WorkerContext,
+    site: CallbackServer,
 ) -> None:
     running, address = site.start("callbacks-hung")
     with grpc.insecure_channel(address) as channel:
@@ -149,7 +108,7 @@ def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_it
     site.processes.stop(running)
 
 
-def test_sigterm__while_the_database_hangs__ends(site: WorkerContext) -> None:
+def test_sigterm__while_the_database_hangs__ends(site: CallbackServer) -> None:
     running, address = site.start("callbacks-to-end")
     with site.database_hung():
         with grpc.insecure_channel(address) as channel:
@@ -159,7 +118,7 @@ def test_sigterm__while_the_database_hangs__ends(site: WorkerContext) -> None:
         assert time.monotonic() - began_s < deadline(10.0)
 
 
-def test_eight_callers__all_acknowledged__all_on_disk(site: WorkerContext) -> None:
+def test_eight_callers__all_acknowledged__all_on_disk(site: CallbackServer) -> None:
     running, address = site.start("callbacks-many")
     calls = 25
 
@@ -184,7 +143,7 @@ def test_eight_callers__all_acknowledged__all_on_disk(site: WorkerContext) -> No
 
 
 def test_sigterm__the_moment_it_listens__ends_with_status_0(
-    site: WorkerContext,
+    site: CallbackServer,
 ) -> None:
     for _ in range(3):
         port = free_port()
@@ -199,7 +158,7 @@ def test_sigterm__the_moment_it_listens__ends_with_status_0(
 
 
 def test_grpc_callbacks__tls_files_missing__prints_lines_and_ends_with_status_2(
-    site: WorkerContext, tmp_path: Path
+    site: CallbackServer, tmp_path: Path
 ) -> None:
     missing = str(tmp_path / "cert.pem")
     environment = {**site.environment, "TLS_ENABLE": "true", "TLS_CERT": missing}
@@ -259,7 +218,11 @@ KEY, CERTIFICATE = (
     ],
 )
 def test_grpc_callbacks__tls_files_do_not_fit__prints_lines_and_ends_with_status_2(
-    site: WorkerContext, tmp_path: Path, key: str, certificate: str, expected: list[str]
+    site: CallbackServer,
+    tmp_path: Path,
+    key: str,
+    certificate: str,
+    expected: list[str],
 ) -> None:
     locked = load_pem_private_key(
         make_certificates(tmp_path).key.read_bytes(), None
@@ -289,7 +252,7 @@ def test_grpc_callbacks__tls_files_do_not_fit__prints_lines_and_ends_with_status
 
 
 def test_grpc_callbacks__listen_address_taken__prints_a_line_and_ends_with_status_2(
-    site: WorkerContext,
+    site: CallbackServer,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
@@ -311,7 +274,7 @@ def test_grpc_callbacks__listen_address_taken__prints_a_line_and_ends_with_statu
 
 
 def test_request_poll__redis_flushed_between_two__second_arrives_too(
-    site: WorkerContext,
+    site: CallbackServer,
 ) -> None:
     notifier = PollNotifier(site.environment["BROKER_URL"], "flushed")
     with Redis(
@@ -325,7 +288,7 @@ def test_request_poll__redis_flushed_between_two__second_arrives_too(
 
 
 def test_request_poll__called_many_times__few_messages_and_the_last_call_counts(
-    site: WorkerContext,
+    site: CallbackServer,
 ) -> None:
     with Redis(
         unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
@@ -349,7 +312,7 @@ def test_request_poll__called_many_times__few_messages_and_the_last_call_counts(
 
 
 def test_request_poll__queue_is_full__sends_again_after_a_worker_took_some(
-    site: WorkerContext,
+    site: CallbackServer,
 ) -> None:
     with Redis(
         unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
@@ -372,7 +335,7 @@ AT_ONCE = 500
 
 
 def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(
-    site: WorkerContext,
+    site: CallbackServer,
 ) -> None:
     running, address = site.start("storm")
     ended = messages.JOB_STATUS_FINISHED
