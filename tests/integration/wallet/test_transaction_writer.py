@@ -1,4 +1,4 @@
-"""The wallet on a real chain and a real Postgres: signed and committed first, one
+"""The wallet's writer on a real chain and a real Postgres: signed and committed first, one
 transaction an idempotency key, no gap.
 """
 
@@ -19,12 +19,11 @@ from devgrid.processes import wait_until
 from supervisor_tasks.chain.contract import (
     CLAIM,
     Contract,
-    WrongChainError,
     report_call,
 )
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
-from supervisor_tasks.jobs.model import Address, ChainStatus, StatusUpdate
+from supervisor_tasks.jobs.model import ChainStatus, StatusUpdate
 from supervisor_tasks.ledger.transactions import Mined
 from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.gas import RevertedError
@@ -204,7 +203,7 @@ def test_estimate__what_the_contract_would_reject__costs_nothing_and_names_the_e
     )
 
 
-def test_mined__reverted__is_found_out_and_the_key_may_be_used_again(
+def test_send__call_that_is_reverted__is_found_out_and_the_key_may_be_used_again(
     chain: Chain, provider: Account, wallet: Wallet, empty_database: Engine
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
@@ -227,7 +226,7 @@ def test_mined__reverted__is_found_out_and_the_key_may_be_used_again(
     assert wallet.sent_transactions.all() == []
 
 
-def test_nonce__another_program_used_the_wallet__goes_on_behind_it(
+def test_send__another_program_used_the_wallet__goes_on_behind_it(
     chain: Chain, provider: Account, wallet: Wallet, empty_database: Engine
 ) -> None:
     scheduled_jobs(chain, provider, 3)
@@ -237,30 +236,3 @@ def test_nonce__another_program_used_the_wallet__goes_on_behind_it(
     nonces = [nonce for nonce, _, _ in rows(empty_database)]
     assert nonces[1] == nonces[0] + 2
     assert all(result.success for result, _ in mined(wallet, chain))
-
-
-def test_contract__wrong_chain__says_which(chain: Chain, provider: Account) -> None:
-    contract = Contract(
-        chain.rpc, 1, chain.addresses.metascheduler, Address(provider.address)
-    )
-    with pytest.raises(
-        WrongChainError, match="serves chain 179188, the settings want 1"
-    ):
-        contract.demand()
-
-
-def test_demand__sizes_of_the_queues__in_one_request(
-    chain: Chain, provider: Account, wallet: Wallet
-) -> None:
-    scheduled_jobs(chain, provider, 3)
-    contract = Contract(
-        chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.account.address
-    )
-    demand = contract.demand()
-    assert (demand.claimable, demand.cancelling, demand.topped_up, demand.open) == (
-        3,
-        0,
-        0,
-        True,
-    )
-    assert demand.balance_wei > 10**18
