@@ -186,7 +186,7 @@ def test_next_step__what_cannot_be_removed_now__does_not_keep_the_others() -> No
     assert next_step(RUNNING, [dirty]) is None
 
 
-def test_cleaning__a_while_has_passed_or_the_run_is_ending__is_given_up() -> None:
+def test_cleanup_expired__a_while_has_passed_or_the_run_is_ending__is_true() -> None:
     ending = replace(RUNNING, cancel_reason="enough")
     assert not cleanup_expired(
         RUNNING, one(BenchmarkState.MEASURED, ended_ago_s=CLEAN_GIVEN_UP_S - 1)

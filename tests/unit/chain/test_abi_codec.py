@@ -329,7 +329,7 @@ def test_provider__fields__have_the_order_of_the_grid() -> None:
 @pytest.mark.parametrize(
     ("characters", "kept"), [(10, True), (KEPT_LOG_CHARACTERS, False)]
 )
-def test_event_decode__same_log_again__is_decoded_once_unless_it_is_long(
+def test_decode__same_log_again__is_decoded_once_unless_it_is_long(
     characters: int, *, kept: bool
 ) -> None:
     claimed = event("MetaScheduler", "ClaimJobEvent")

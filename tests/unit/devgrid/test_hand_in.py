@@ -127,10 +127,13 @@ def test_check_balance__more_than_there_is__is_refused() -> None:
         check_balance(2 * CREDIT, CREDIT, "the top-up")
 
 
-def test_check_sizes__at_and_above_the_bound__are_told_apart() -> None:
+def test_check_file_size__at_and_above_the_bound__is_taken_and_refused() -> None:
     check_file_size("f", MAX_FILE_BYTES)
-    check_script_size(MAX_SCRIPT_BYTES)
     with pytest.raises(HandInError, match="f: found more than 1,000,000 bytes"):
         check_file_size("f", MAX_FILE_BYTES + 1)
+
+
+def test_check_script_size__at_and_above_the_bound__is_taken_and_refused() -> None:
+    check_script_size(MAX_SCRIPT_BYTES)
     with pytest.raises(HandInError, match="4,000,001 bytes"):
         check_script_size(MAX_SCRIPT_BYTES + 1)

@@ -91,7 +91,7 @@ def test_deadline__quiet_until_the_wait_began__the_load_since_then_counts(
         (600.0, MAX_AGE_S + 0.1, 2.0, 1200.0),
     ],
 )
-def test_time_out__the_figure_is_too_old_for_it__machine_is_measured_again(
+def test_time_outs__the_figure_is_too_old_for_it__machine_is_measured_again(
     timeout_s: float, age_s: float, slowness_then: float, time_out_s: float
 ) -> None:
     machine = Machine()

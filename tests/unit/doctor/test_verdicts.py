@@ -69,7 +69,7 @@ def test_endpoints__that_answer__tell_chain_head_lag_and_time() -> None:
     ("theirs_s", "off_s"),
     [(99, -1), (100, 0), (101, 0), (103, 0), (104, 0.5), (40, -60), (164, 60.5)],
 )
-def test_off_within__answer_took_its_time__is_what_is_off_for_certain(
+def test_off_within_s__answer_took_its_time__is_what_is_off_for_certain(
     theirs_s: int, off_s: float
 ) -> None:
     assert verdicts.off_within_s(theirs_s, 100.9, 103.5) == off_s

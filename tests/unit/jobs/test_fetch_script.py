@@ -20,7 +20,7 @@ from supervisor_tasks.jobs.fetch_script import (
         (REJECTED_TRIES + 100, None, False),
     ],
 )
-def test_refused_for_good__tries_and_time__is_true_only_after_enough_of_both(
+def test_rejected_for_good__tries_and_time__is_true_only_after_enough_of_both(
     tries: int, claimed_ago_s: float | None, final: bool
 ) -> None:
     assert rejected_for_good(tries, claimed_ago_s) is final

@@ -26,7 +26,9 @@ FAILED = Outcome(
 )
 
 
-def test_path__end_seen_before_the_start_was_reported__goes_by_way_of_running() -> None:
+def test_pending_reports__end_seen_before_the_start_was_reported__include_running() -> (
+    None
+):
     job, _ = lived(*TO_QUEUED, SlurmCompleted(FAILED))
     assert pending_reports(job) == (
         StatusUpdate(ChainStatus.RUNNING),
@@ -34,12 +36,14 @@ def test_path__end_seen_before_the_start_was_reported__goes_by_way_of_running() 
     )
 
 
-def test_path__cancelled_before_it_ran__is_one_call_of_zero_minutes() -> None:
+def test_pending_reports__cancelled_before_it_ran__is_one_call_of_zero_minutes() -> (
+    None
+):
     job, _ = lived(*TO_QUEUED, SlurmCompleted(Outcome(status=ChainStatus.CANCELLED)))
     assert pending_reports(job) == (StatusUpdate(ChainStatus.CANCELLED),)
 
 
-def test_path__cancelled_after_it_ran__bills_what_it_used() -> None:
+def test_pending_reports__cancelled_after_it_ran__bills_what_it_used() -> None:
     job, _ = lived(
         *TO_RUNNING,
         SlurmCompleted(Outcome(status=ChainStatus.CANCELLED, elapsed_s=180)),
@@ -54,7 +58,7 @@ def test_path__cancelled_after_it_ran__bills_what_it_used() -> None:
         (SlurmCompleted(FINISHED), CancelRequested()),
     ],
 )
-def test_path__cancelled_as_slurm_ends_it__reports_and_bills_slurms_end(
+def test_pending_reports__cancelled_as_slurm_ends_it__reports_and_bills_slurms_end(
     events: tuple[Event, Event],
 ) -> None:
     job, _ = lived(*TO_RUNNING, *events)

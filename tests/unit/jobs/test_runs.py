@@ -146,21 +146,21 @@ def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
         ),
     ],
 )
-def test_seen__looks__come_to_these_seconds(
+def test_runs_after_look__looks__come_to_these_seconds(
     sightings: list[Sighting], earlier: int, used: int, exact: bool
 ) -> None:
     runs = looked(*sightings)
     assert (earlier_s(runs), used_s(runs), is_exact(runs)) == (earlier, used, exact)
 
 
-def test_seen__same_run_twice__is_counted_once() -> None:
+def test_runs_after_look__same_run_twice__is_counted_once() -> None:
     again = running(T + 75, T + 80, T + 90, 1)
     assert looked(running(T, T, T + 9), again, again, again) == looked(
         running(T, T, T + 9), again
     )
 
 
-def test_seen__requeued_before_the_first_look__can_have_run_since_its_submission() -> (
+def test_runs_after_look__requeued_before_the_first__may_have_run_since_submission() -> (
     None
 ):
     runs = looked(running(T + 75, T + 80, T + 90, 1), since_s=T)
@@ -170,14 +170,18 @@ def test_seen__requeued_before_the_first_look__can_have_run_since_its_submission
     )
 
 
-def test_seen__requeued_and_no_submission_is_known__is_free_until_others_tell() -> None:
+def test_runs_after_look__requeued_of_unknown_submission__is_free_until_reported() -> (
+    None
+):
     runs = looked(waiting(T + 75, T + 76, 1), running(T + 75, T + 80, T + 90, 1))
     assert (len(runs), earlier_s(runs), is_exact(runs)) == (2, 0, False)
     reported = with_ends(runs, told(70))
     assert (earlier_s(reported), is_exact(reported)) == (70, True)
 
 
-def test_seen__suspended_for_long__is_billed_no_more_than_since_the_last_look() -> None:
+def test_runs_after_look__suspended_for_long__is_billed_since_the_last_look_at_most() -> (
+    None
+):
     suspended = Sighting(
         submit_s=T, start_s=T, elapsed_s=10, seen_s=T + 1000, suspended=True
     )
@@ -411,7 +415,9 @@ def test_with_ends__any_ends__bill_no_run_below_what_a_look_saw(
     assert earlier_s(billed) <= earlier_s(runs)
 
 
-def test_seen__account_qos_and_threads__stay_those_of_the_first_look() -> None:
+def test_runs_after_look__account_qos_and_threads__stay_those_of_the_first_look() -> (
+    None
+):
     first = replace(waiting(T, T + 1), account="grid", qos="normal", threads="*")
     later = replace(running(T, T + 5, T + 65), account="vip", qos="high", threads="1")
     again = replace(waiting(T + 75, T + 76, 1), account="vip", qos="high")

@@ -182,7 +182,7 @@ def test_excesses__a_site_that_gives_more_itself__compares_what_it_does_not_add(
     ]
 
 
-def test_to_take_back__a_reservation__only_while_the_job_waits() -> None:
+def test_excesses_to_undo__a_reservation__only_while_the_job_waits() -> None:
     found = excesses(replace(SIZE, reservation="others", gpus=2), PAID)
     assert [excess.of for excess in excesses_to_undo(found, waits=True)] == [
         "GPUs",

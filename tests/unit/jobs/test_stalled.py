@@ -49,7 +49,7 @@ def test_recorded__ended_before_it_began__is_the_operators_at_once() -> None:
     "state",
     ["REVOKED", "UPDATE_DB", "LAUNCH_FAILED", "SPLENDID", "RUNNING for INVALID"],
 )
-def test_unknown_states__in_turn__count_together(state: str) -> None:
+def test_stall_reason__unknown_states_in_turn__count_together(state: str) -> None:
     assert (
         stall_reason(showing(state), [(state, 10.0), ("REVOKED", AN_HOUR_AGO)])
         is not None
@@ -107,7 +107,7 @@ PASSES = (
 
 
 @pytest.mark.parametrize("reason", NEVER)
-def test_waits_for_what_does_not_come__after_an_hour__is_the_operators(
+def test_stall_reason__waits_an_hour_for_what_does_not_come__is_the_operators(
     reason: str,
 ) -> None:
     seen = showing("PENDING", reason)

@@ -315,7 +315,7 @@ def test_more_than_paid__while_it_runs__is_cancelled_with_a_reason() -> None:
     assert given_up.stop is None
 
 
-def test_called_back__settled_job_runs__is_cancelled() -> None:
+def test_callback_received__settled_job_runs__is_cancelled() -> None:
     job = then(run_once(), ChainStatusObserved(ChainStatus.FINISHED))
     assert job.state is State.SETTLED
     assert step(job, CallbackReceived(running=True)) == (

@@ -18,7 +18,7 @@ from supervisor_tasks.ledger.alarms import is_pause_of_sweep
         (None, False),
     ],
 )
-def test_is_hold_of_sweep__each_reason__is_true_only_if_a_sweep_has_set_it(
+def test_is_pause_of_sweep__each_reason__is_true_only_if_a_sweep_has_set_it(
     reason: str | None, is_sweeps: bool
 ) -> None:
     assert is_pause_of_sweep(reason) is is_sweeps

@@ -108,7 +108,9 @@ def test_settled__the_contract_has_decided__changes_nothing() -> None:
     )
 
 
-def test_abandoned_effect__by_the_operator__changes_nothing_of_the_job() -> None:
+def test_operator_abandoned_effect__by_the_operator__changes_nothing_of_the_job() -> (
+    None
+):
     assert lived(
         FETCHED, OperatorAbandonedEffect(EffectKind.NOTIFY_CUSTOMER, "x")
     ) == lived(FETCHED)

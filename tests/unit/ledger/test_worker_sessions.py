@@ -17,25 +17,25 @@ def watch(
     return [silence.silent_holders(words, float(second)) for second in seconds]
 
 
-def test_silent__for_long_enough__is_told_and_not_a_moment_before() -> None:
+def test_silent_holders__for_long_enough__is_told_and_not_a_moment_before() -> None:
     found = watch(StaleSessionDetector(), range(int(SESSION_TIMEOUT_S) + 1), SILENT)
     assert found == [[]] * int(SESSION_TIMEOUT_S) + [[SILENT]]
 
 
-def test_stale_session__gives_a_sign__restarts_its_time() -> None:
+def test_silent_holders__gives_a_sign__restarts_its_time() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT)
     assert silence.silent_holders([(7, "began", "another word")], 14.0) == []
     assert watch(silence, range(15, 29), (7, "began", "another word")) == [[]] * 14
 
 
-def test_stale_session__watcher_stood_still__counts_no_silence() -> None:
+def test_silent_holders__watcher_stood_still__counts_no_silence() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT, OTHER)
     assert silence.silent_holders([SILENT, OTHER], 14 + WATCH_GAP_S + 1) == []
 
 
-def test_stale_session__holder_is_gone__is_forgotten() -> None:
+def test_silent_holders__holder_is_gone__is_forgotten() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT)
     silence.silent_holders([], 14.0)

@@ -234,7 +234,7 @@ def test_decide__price_changed__registers_with_the_old_labels_and_measures_after
     assert run_due(done) == ""
 
 
-def test_hardware_changed__benchmarks_on__counts_when_settled_and_measured() -> None:
+def test_run_due__hardware_changed__counts_when_settled_and_measured() -> None:
     found = inputs(
         chain(OFFER),
         machines=(NODE, BIG),
@@ -386,7 +386,7 @@ def test_decide__price_changed_while_slurm_is_away__registers_and_measures_later
         assert run_due(replace(of_all(measured_days_ago=30), **labels)), labels
 
 
-def test_hardware_changed__benchmarks_off__counts_when_settled() -> None:
+def test_decide__hardware_changed_without_benchmarks__counts_when_settled() -> None:
     found = inputs(chain(OFFER), machines=(BIG,))
     assert decide(replace(found, is_hardware_stable=False)).action is Action.NOTHING
     assert decide(found).offer == offer(BIG)

@@ -555,7 +555,7 @@ def test_find_discrepancies__slurm_forgot_many_saved_ones__submits_nothing_again
     assert {kind for kind, _ in found(killed)} == {DiscrepancyKind.FORGOTTEN}
 
 
-def test_lost_state__few_that_it_had_saved__these_are_held_and_no_more_follows() -> (
+def test_slurm_lost_state__few_that_it_had_saved__these_are_held_and_no_more_follows() -> (
     None
 ):
     few = forgetful(8, saved=MIN_LOST_JOBS)
@@ -985,7 +985,7 @@ AS_PAID = Size(limit_min=10, cpus=1, memory_mb=100, nodes=1, gpus=0, partition="
         ),
     ],
 )
-def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
+def test_find_discrepancies__other_size_or_runs__slurm_is_polled(
     job: dict[str, Any], size: Size, submit_s: int, found: list[DiscrepancyKind]
 ) -> None:
     seen = JobRecord(SlurmId(1), "RUNNING", 60, 0, submit_s=submit_s, size=size)

@@ -464,7 +464,7 @@ def test_listed_id__jobs_with_name_and_user__is_one_that_runs_or_ran(
         ("CANCELLED", False),
     ],
 )
-def test_is_active__each_state__is_true_while_it_runs_or_will_run(
+def test_is_live_row__each_state__is_true_while_it_runs_or_will_run(
     state: str, active: bool
 ) -> None:
     assert is_live_row(row(1, state)) is active

@@ -79,7 +79,7 @@ def test_lists__of_unknown_jobs__are_empty(version: str) -> None:
         listed_jobs(answer(version, "squeue-user-unknown"), DELIMITER)
 
 
-def test_slurmctld_and_slurmdbd_down__of_each_version__nothing_is_concluded(
+def test_answers__slurmctld_and_slurmdbd_are_down__nothing_is_concluded(
     version: str,
 ) -> None:
     with pytest.raises(OutcomeUnknownError):

@@ -59,18 +59,18 @@ def recognised(
     return match_jobs([wanted], records, ask)[wanted.job_id]
 
 
-def test_identified__known_submit_time__is_ours_with_any_name_and_user() -> None:
+def test_match_jobs__known_submit_time__is_ours_with_any_name_and_user() -> None:
     for seen in (SEEN, replace(SEEN, user=""), replace(SEEN, user="renamed")):
         assert recognised(KNOWN, listed(seen, "renamed")) == MatchResult(seen)
 
 
-def test_identified__another_submit_time__is_a_later_job_despite_same_user_and_name() -> (
+def test_match_jobs__another_submit_time__is_a_later_job_despite_same_user_and_name() -> (
     None
 ):
     assert recognised(KNOWN, listed(replace(SEEN, submit_s=AT_S + 1))) == UNKNOWN
 
 
-def test_known_time__requeued__is_ours_at_a_later_time_by_its_name_or_script() -> None:
+def test_match_jobs__requeued__is_ours_at_a_later_time_by_its_name_or_script() -> None:
     again = replace(SEEN, submit_s=AT_S + 60, restarts=1)
     assert recognised(KNOWN, listed(again)) == MatchResult(again)
     assert recognised(
@@ -96,23 +96,25 @@ def test_known_time__requeued__is_ours_at_a_later_time_by_its_name_or_script() -
 
 
 @pytest.mark.parametrize("off_s", [-86_400, -1, 0, 3, 86_400])
-def test_first_look__user_and_name_fit__is_ours_at_any_clock_time(off_s: int) -> None:
+def test_match_jobs__user_and_name_fit_at_the_first_look__is_ours_at_any_clock_time(
+    off_s: int,
+) -> None:
     seen = replace(SEEN, submit_s=AT_S + off_s)
     assert recognised(JOB, listed(seen)) == MatchResult(seen)
 
 
-def test_first_look__of_another_user__is_not_ours() -> None:
+def test_match_jobs__of_another_user__is_not_ours() -> None:
     assert recognised(JOB, listed(replace(SEEN, user="0x" + "cd" * 20))) == UNKNOWN
     assert recognised(JOB, accounted(replace(ENDED, user="0x" + "cd" * 20))) == UNKNOWN
 
 
-def test_first_look__user_cannot_be_resolved__cannot_be_told() -> None:
+def test_match_jobs__user_cannot_be_resolved__cannot_be_told() -> None:
     for record in (listed(replace(SEEN, user="")), accounted(replace(ENDED, user=""))):
         assert recognised(JOB, record) == MatchResult(unclear=UNNAMED)
 
 
 @pytest.mark.parametrize("name", [OTHER, "renamed", ""])
-def test_first_look__of_another_name__its_script_decides(name: str) -> None:
+def test_match_jobs__of_another_name__its_script_decides(name: str) -> None:
     assert recognised(
         JOB, listed(name=name), scripts={SlurmId(7): OURS}
     ) == MatchResult(SEEN)
@@ -121,17 +123,17 @@ def test_first_look__of_another_name__its_script_decides(name: str) -> None:
     assert recognised(JOB, listed(name=name), scripts={}) == MatchResult(unclear=UNREAD)
 
 
-def test_first_look__job_without_a_script__is_not_ours_with_any_name() -> None:
+def test_match_jobs__job_without_a_script__is_not_ours_with_any_name() -> None:
     assert recognised(JOB, listed(batch=False)) == UNKNOWN
 
 
-def test_first_look__id_is_a_later_jobs__its_script_decides_and_not_its_name() -> None:
+def test_match_jobs__id_is_a_later_jobs__its_script_decides_and_not_its_name() -> None:
     lost = replace(JOB, id_belongs_to_other=True)
     assert recognised(lost, listed(), scripts={SlurmId(7): OTHER}) == UNKNOWN
     assert recognised(lost, listed(), scripts={SlurmId(7): OURS}) == MatchResult(SEEN)
 
 
-def test_first_look__in_accounting__the_line_of_sbatch_decides() -> None:
+def test_match_jobs__in_accounting__the_line_of_sbatch_decides() -> None:
     later = replace(ENDED, submit_s=AT_S + 2, state="FAILED")
     for wanted in (JOB, replace(JOB, id_belongs_to_other=True)):
         assert recognised(wanted, accounted(later, OTHER)) == UNKNOWN
@@ -140,7 +142,7 @@ def test_first_look__in_accounting__the_line_of_sbatch_decides() -> None:
         )
 
 
-def test_identified__id_of_a_later_job__only_accountings_older_record_is_ours() -> None:
+def test_match_jobs__id_of_a_later_job__only_accountings_older_record_is_ours() -> None:
     lost = replace(KNOWN, id_belongs_to_other=True)
     later = replace(ENDED, submit_s=AT_S + 60, state="FAILED")
     assert recognised(lost, accounted(later, OTHER)) == UNKNOWN

@@ -583,7 +583,7 @@ def test_has_accounting__slurmctld_does_not_answer__is_unavailable() -> None:
         ("", None),
     ],
 )
-def test_controller_time__head_of_the_configuration__is_unix_time_or_none(
+def test_controller_time_s__head_of_the_configuration__is_unix_time_or_none(
     shown: str, expected: int | None
 ) -> None:
     config = f"Configuration data as of {shown}\nBOOT_TIME               = 1795482690\n"

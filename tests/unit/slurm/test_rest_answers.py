@@ -326,7 +326,7 @@ def test_clock__statistics__have_it() -> None:
         clock_s({"statistics": {}})
 
 
-def test_counting_since__first_second_of_a_slurmctld__is_not_known_yet() -> None:
+def test_counting_since_s__first_second_of_a_slurmctld__is_not_known_yet() -> None:
     body = {"statistics": {**answer("diag").body["statistics"], "req_time_start": 0}}
     with pytest.raises(SlurmUnavailableError, match="just started"):
         counting_since_s(body)

@@ -199,7 +199,7 @@ def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
     assert partition_memory_per_cpu(partitions, "main") is None
 
 
-def test_identity_and_clock__controller_is_up__are_read() -> None:
+def test_parse_identity__controller_is_up__is_read_and_so_is_the_clock() -> None:
     found = parse_identity(answer("ping").body)
     assert found == ClusterIdentity("", "", ("login1",))
     assert not found.is_the_same_as(replace(found, hosts=("other",)))

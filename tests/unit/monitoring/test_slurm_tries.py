@@ -7,7 +7,7 @@ from supervisor_tasks.monitoring.slurm_tries import next_try_s
 
 
 @pytest.mark.parametrize("unanswered_s", [None, 30.0, 3600.0])
-def test_next_try__slurm_not_seen_since_the_start__alarms_and_slows_after_ten_tries(
+def test_next_try_s__slurm_not_seen_since_the_start__alarms_and_slows_at_ten_tries(
     unanswered_s: float | None,
 ) -> None:
     waits = [next_try_s(tries, False, 10.0) for tries in range(13)]
@@ -21,7 +21,7 @@ def test_next_try__slurm_not_seen_since_the_start__alarms_and_slows_after_ten_tr
     ]
 
 
-def test_next_try__slurm_was_seen_since_the_start__no_delay_and_alarm_after_a_minute() -> (
+def test_next_try_s__slurm_was_seen_since_the_start__no_delay_and_alarm_after_1_min() -> (
     None
 ):
     assert {next_try_s(tries, True, 10.0) for tries in range(100)} == {0.0}
