@@ -37,7 +37,6 @@ OF_NO_MODULE = {  # why: these files have the name of no module of their package
     },
     "several modules by one rule": {
         "unit/benchmarks/test_fuzz.py",
-        "unit/benchmarks/test_parsers.py",
         "unit/chain/test_unknown_provider.py",
         "unit/cli/test_commands.py",
         "unit/cli/test_golden.py",
