@@ -36,8 +36,8 @@ def _newest(
     candidates: Sequence[Microarchitecture], cpu_part: str, root: Microarchitecture
 ) -> Microarchitecture:
     """The newest of the candidates. A feature that the firmware turns off must not hide
-    the rest: all descendants of the best generic one count, or those with the same part
-    number if there are any.
+    the rest. So all descendants of the best generic one count, or those with the same
+    part number if there are any.
     """
     generics = [target for target in candidates if target.vendor == "generic"]
     best_generic = max(generics, key=_newness, default=root)

@@ -1,6 +1,4 @@
-"""The process that SLURM's plugins and sshd call: it writes the inbox, and
-heartbeats.
-"""
+"""The process that SLURM's plugins and sshd call: it stores callbacks and heartbeats."""
 
 import os
 

@@ -79,7 +79,7 @@ class BatchOutcome:
 
 
 class CallbackStore:
-    """The inbox of one cluster. `most`: how many callbacks it keeps of each origin.
+    """The stored callbacks of one cluster. `most`: how many are kept of each origin.
     `url` has SQLAlchemy's form.
     """
 

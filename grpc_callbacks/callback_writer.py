@@ -1,4 +1,4 @@
-"""The inbox: it stores each callback on disk before gRPC acknowledges it, and stores
+"""The writer of callbacks: it stores each one on disk before gRPC acknowledges it, and stores
 heartbeats of this process and of the reporter.
 
 One thread writes, and commits all waiting callbacks together. Callers wait for it
@@ -78,7 +78,7 @@ class CallbackWriter:
         self._reporter_called = threading.Event()
         self._heartbeat_s = float("-inf")
         self._thread = threading.Thread(
-            target=self._write_batches, name="inbox", daemon=True
+            target=self._write_batches, name="callback_writer", daemon=True
         )
         self._thread.start()
 

@@ -97,11 +97,11 @@ class Callers:
         return Caller(Proof.UNPROVEN)
 
     def counts_as_heartbeat(self, caller: Caller) -> bool:
-        """Return whether a reporter's heartbeat counts.
+        """Return whether a reporter's heartbeat counts. Without a key each counts.
 
         At a site with a key it must be proven, newer than the last of its node, and
-        newer than the start of this process: an older one can be a repeat of a
-        heartbeat that another process received. Without a key each counts.
+        newer than the start of this process. An older one can be a repeat of a
+        heartbeat that another process received.
         """
         if caller.proof is not Proof.PROVEN:
             return caller.proof is Proof.NO_KEY

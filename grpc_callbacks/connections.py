@@ -125,11 +125,13 @@ class Connections:
             self._calls[connection.origin] += change
 
     def _largest_peer(self) -> set[CallerConnection]:
-        """Return the connections of a peer with most; of several such peers, rather one
+        """Return the connections of a peer with most. Of several such peers, prefer one
         with a connection that never had an answer, then one with a connection that is
-        not proven. The search stops at the first such peer: to compare all connections
-        took 14 ms for each one that a flood opened. Connections of this process count
-        for none: they are never closed.
+        not proven.
+
+        The search stops at the first such peer: to compare all connections took 14 ms
+        for each one that a flood opened. Connections of this process count for none:
+        they are never closed.
         """
         of_others = [*filterfalse(self._are_our_own, self._held.values())]
         most = max(map(len, of_others), default=0)

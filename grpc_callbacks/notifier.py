@@ -22,7 +22,7 @@ PATIENCE_S = 2.0
 # Messages in the queue of poll_jobs. With more of them, no worker serves it, or one
 # more changes nothing.
 MAX_WAITING_MESSAGES = 100
-# completions come in bursts, and for each message a worker reads the inbox and asks
+# completions come in bursts, and for each message a worker reads the stored callbacks and asks
 # SLURM
 PAUSE_S = 0.4
 
@@ -59,7 +59,7 @@ class PollNotifier:
     come during the send or PAUSE_S after.
 
     A message that is lost, or not sent because the queue is full, only delays the work:
-    a periodic task reads the inbox too.
+    a periodic task reads the stored callbacks too.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PollNotifier:
         self._thread.start()
 
     def request_poll(self) -> None:
-        """Request the task poll_jobs: the inbox has a new callback. Never waits."""
+        """Request the task poll_jobs: a new callback is stored. Never waits."""
         self._requested.set()
 
     def close(self) -> None:

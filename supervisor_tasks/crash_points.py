@@ -52,12 +52,12 @@ def crash_point(point: CrashPoint) -> Iterator[None]:
 
 
 def before(point: CrashPoint) -> None:
-    """Mark the moment before the change."""
+    """Pass the crash point before the change."""
     hit(f"before-{point}")
 
 
 def after(point: CrashPoint) -> None:
-    """Mark the moment after the change."""
+    """Pass the crash point after the change."""
     hit(f"after-{point}")
 
 

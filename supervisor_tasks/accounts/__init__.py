@@ -1,0 +1,1 @@
+"""The customers' accounts in the site's directory."""

@@ -57,7 +57,9 @@ def make_accounts(context: WorkerContext) -> None:
     """Read which customers have requested a job since the last time, and make the
     accounts that are due. One worker of the cluster at a time does this. Of all
     clusters with this database, only one worker at a time writes to a directory, so
-    that no uid number is given twice.
+    that no uid number is given twice. Accounts that the directory did not make are due
+    again later. Raises RpcUnavailableError or LedgerUnavailableError, when an endpoint
+    or the database does not answer; a retry helps.
     """
     if context.directory is None:  # the site makes its accounts itself by now
         effects = context.ledger.effects
@@ -124,7 +126,10 @@ def _customers(
 
 
 def make_due(ledger: Ledger, directory: "Directory") -> bool:
-    """Make the accounts that are due. Returns whether there were any."""
+    """Make the accounts that are due. Returns whether there were any. Those that the
+    directory did not make are due again later. Raises LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
     effects = ledger.effects.lease([EffectKind.ACCOUNT], MAX_ACCOUNTS)
     if not effects:
         return False

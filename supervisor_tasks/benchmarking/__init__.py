@@ -1,0 +1,1 @@
+"""Runs of benchmarks on the cluster: submission, results and clean-up."""

@@ -61,14 +61,16 @@ LET_IN = (
 
 
 class ImpossibleRunError(TransientError):
-    """With these settings and these nodes nothing can be measured; with others it may
-    be.
+    """With these settings and these nodes nothing can be measured. A retry helps when
+    the operator has changed the settings, or the nodes have changed.
     """
 
 
 def benchmark(context: WorkerContext) -> None:
     """Do what can be done now for the current run, if its effect is due. The worker
-    that leases the effect does it.
+    that leases the effect does it. While SLURM or the login node does not answer, the
+    effect is postponed. Raises LedgerUnavailableError, when the database does not
+    answer; a retry helps.
     """
     with record_run(context.ledger, "benchmark"):
         for effect in context.ledger.effects.lease([EffectKind.BENCHMARK], 1):

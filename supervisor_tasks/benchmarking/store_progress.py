@@ -16,7 +16,9 @@ log = structlog.get_logger()
 def store_and_log_update(
     context: WorkerContext, one: Measurement, change: MeasurementUpdate
 ) -> None:
-    """Store the change unless another worker was faster, and log a new stage."""
+    """Store the change unless another worker was faster, and log a new stage. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     is_stored = context.ledger.benchmarks.store_update(one, change)
     if is_stored and change.stage is not one.stage:
         _log_result(
@@ -31,7 +33,9 @@ def store_and_log_update(
 def store_and_log_result(
     context: WorkerContext, one: Measurement, result: BenchmarkResult
 ) -> None:
-    """Store the result unless another worker was faster, and log it."""
+    """Store the result unless another worker was faster, and log it. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     if context.ledger.benchmarks.store_result(one, result):
         _log_result(one, result.stage, labels=dict(result.labels), reason=result.reason)
 

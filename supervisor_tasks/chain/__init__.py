@@ -1,0 +1,1 @@
+"""The client of the chain: RPC, blocks, and the meta-scheduler's contracts."""

@@ -436,7 +436,7 @@ def _get_job(job_id: JobId) -> str:
 
 def _on_chain(answer: str) -> OnChainJob:
     """Read only the fields of the struct that have a fixed place, behind its offset and
-    the job's id: decoding all of it takes longer than the node takes to answer.
+    the job's id. To decode all of it takes longer than the node takes to answer.
     """
     status, customer, provider, changed = (
         _slot(answer, number) for number in (2, 3, 4, STATE_CHANGE_SLOT)

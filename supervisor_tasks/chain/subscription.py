@@ -2,9 +2,9 @@
 
 An announcement only starts threads: nothing that is announced is recorded. So only a
 block's number, or one log of the right form, is kept of a message. A hostile node costs
-bounded memory (a message has a greatest size, few messages wait, and web3's caches get
-answers to our own requests only) and bounded time (a limited number of messages a
-second is read). A redirect is an error, as over HTTP.
+bounded memory: a message has a greatest size, few messages wait, and web3's caches get
+answers to our own requests only. It costs bounded time, too: a limited number of
+messages a second is read. A redirect is an error, as over HTTP.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """The operator's command: it shows the ledger, and carries out the few decisions that
 only an operator can make.
 
-It uses only the ledger: no key, no chain, no SLURM. These commands use more: `benchmark
-plan` asks SLURM for the nodes, `job adopt` asks the chain for activity of the lost
-ledger's fleet, `doctor` and `config check` try all that the settings name, with
-the keys that are set. Apart from `run`, `metrics` and `db upgrade --embedded`, it
-starts no server and makes no folder. It shows text of strangers as data.
+It uses only the ledger: no key, no chain, no SLURM. These commands use more. `benchmark
+plan` asks SLURM for the nodes. `job adopt` asks the chain for activity of the lost
+ledger's fleet. `doctor` and `config check` try all that the settings name, with the
+keys that are set. Apart from `run`, `metrics` and `db upgrade --embedded`, it starts no
+server and makes no folder. It shows text of strangers as data.
 """
 
 from supervisor_tasks.config.first_process import end_on_signal

@@ -40,7 +40,7 @@ MODULES = {
 """The nouns of each module. Its COMMANDS has a Typer for each of them."""
 MODULE_OF = {noun: module for module, nouns in MODULES.items() for noun in nouns}
 
-ABOUT = """See and steer the supervisor of the cluster CLUSTER_NAME, by its ledger at DATABASE_URL.
+ABOUT = """Show and control the supervisor of the cluster CLUSTER_NAME, by its ledger at DATABASE_URL.
 
 Each command first prints, on standard error, which ledger it works with (cluster@host/database). A command that changes
 something first prints the change, and asks; --yes answers. `supervisor log` shows which operator changed what."""

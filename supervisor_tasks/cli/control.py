@@ -1,4 +1,4 @@
-"""The commands that steer the fleet: claims, submissions, the reporter, the chain's
+"""The commands that control the fleet: claims, submissions, the reporter, the chain's
 logs.
 """
 

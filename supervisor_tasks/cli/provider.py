@@ -83,8 +83,9 @@ def _show(cli: CliContext, output: Format) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSummary:
-    """The registration's status, and for how many seconds it has been so; what an operator
-    has asked for, with the reason; why a worker has seen no node, and for how many seconds.
+    """The registration's status, and for how many seconds it has been so. `asked` is
+    what an operator has asked for, with the reason. `no_nodes` is why a worker has seen
+    no node, and for how many seconds.
     """
 
     status: RegistrationStatus

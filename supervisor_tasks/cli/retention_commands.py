@@ -83,8 +83,8 @@ def write(
         ),
     ],
 ) -> None:
-    """Write what has ended into a file of JSON lines, compressed by zstandard: jobs
-    with all their rows, transactions of no job, sweeps, incidents of alarms, and
+    """Write what has ended into a file of JSON lines, compressed by zstandard. It has
+    jobs with all their rows, transactions of no job, sweeps, incidents of alarms, and
     benchmark runs with their results. Each line has its `kind`.
 
     Nothing is deleted. A file that exists is not overwritten.

@@ -394,7 +394,7 @@ EFFECTS = {
     EffectKind.RETURN_JOB: "give back to the contract",
     EffectKind.CANCEL: "cancel in SLURM",
     EffectKind.TOP_UP: "give SLURM the time limit",
-    EffectKind.NOTIFY_CUSTOMER: "tell the customer",
+    EffectKind.NOTIFY_CUSTOMER: "notify the customer",
 }
 
 

@@ -84,9 +84,10 @@ app = options.single()
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the keys have chosen: the number of the selected job, the id of the open one,
-    the first line of its timeline on the screen, the only state that is shown, and
-    whether a question about claims waits for its answer.
+    """What the keys have chosen. `selected` is the number of the selected job, and
+    `opened` the id of the open one. `first_line` is the first line of its timeline on
+    the screen, and `only` the only state that is shown. `asks` means that a question
+    about claims waits for its answer.
     """
 
     selected: int = 0

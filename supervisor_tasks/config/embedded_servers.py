@@ -152,8 +152,8 @@ def postgres(folder: Path) -> EmbeddedServer:
     """Describe a Postgres in that folder; initialise its data if the data do not exist.
 
     If this process is root, Postgres runs as its own system user and from a copy of its
-    binaries, because the virtual environment can be in a folder that only root can
-    enter. Raises StateFolderError and EmbeddedServerError.
+    binaries. The virtual environment can be in a folder that only root can enter.
+    Raises StateFolderError and EmbeddedServerError.
     """
     name = _own_name()
     user, mode = None, 0o700

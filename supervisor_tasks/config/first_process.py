@@ -91,7 +91,7 @@ def _sends_traces() -> bool:
 def limit_arenas() -> None:
     """Let the C library's malloc keep at most MALLOC_ARENAS heaps.
 
-    By default each thread may get a heap of its own, up to eight for each core, and no
+    By default each thread may get a heap of its own, up to eight for each core. No
     other thread uses the memory that a thread frees in its heap.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it

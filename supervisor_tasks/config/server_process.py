@@ -68,9 +68,9 @@ class ServerProcess:
         """Ask the server to end by SIGINT (Postgres's fast shutdown; Redis ends too);
         returns whether it ended in time.
 
-        Sends the signal each second: a program that was started in the background
-        ignores SIGINT, and so does the server that it starts, until the server has
-        installed its own handler. A signal before that is lost.
+        Sends the signal each second, as a signal can be lost. A program that was
+        started in the background ignores SIGINT. So does the server that it starts,
+        until the server has installed its own handler.
         """
         deadline = time.monotonic() + timeout_s
         with self.handle() as handle:

@@ -84,7 +84,7 @@ def alarms(shared: ProbeContext) -> Iterable[Finding]:
     return alarm_verdicts([alarm.name for alarm in shared.ledger.alarms.all()])
 
 
-def heard(shared: ProbeContext) -> Iterator[Finding]:
+def heartbeats(shared: ProbeContext) -> Iterator[Finding]:
     """When the gRPC process and the reporter last sent a heartbeat, and when a plugin
     last called.
     """
@@ -135,6 +135,6 @@ FLEET = (
     Probe("cluster", cluster, START_DATABASE),
     Probe("fleet", fleet, START_DATABASE),
     Probe("alarms", alarms, START_DATABASE),
-    Probe("heard", heard, START_DATABASE),
+    Probe("heartbeats", heartbeats, START_DATABASE),
     Probe("clock of the database", database_clock, START_DATABASE),
 )

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 DIRECTORY_REJECTS = "the directory rejects: "
 DIRECTORY_UNAVAILABLE = "the directory does not answer: "
 RUN_NOT_PLANNED = "the run cannot be planned: "
-# Alarms about effects whose last error begins with these words, when they have failed
+# Alarms about effects whose last error has this beginning, when they have failed
 # for so many seconds.
 ALARMS_OF_ERRORS = (
     (AlarmName.HOME_UNSAFE, UNSAFE, 0.0),
@@ -123,12 +123,14 @@ def watch_effects(ledger: Ledger) -> None:
         )
     else:
         ledger.alarms.off(AlarmName.EFFECT_OVERDUE)
-    for alarm, words, for_s in ALARMS_OF_ERRORS:
-        _watch_errors(ledger, alarm, words, for_s)
+    for alarm, beginning, for_s in ALARMS_OF_ERRORS:
+        _watch_errors(ledger, alarm, beginning, for_s)
 
 
-def _watch_errors(ledger: Ledger, alarm: AlarmName, words: str, for_s: float) -> None:
-    failing = ledger.effects.failing_with(words, for_s)
+def _watch_errors(
+    ledger: Ledger, alarm: AlarmName, beginning: str, for_s: float
+) -> None:
+    failing = ledger.effects.failing_with(beginning, for_s)
     if failing.effects:
         ledger.alarms.on(
             alarm,

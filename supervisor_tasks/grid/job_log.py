@@ -40,7 +40,7 @@ class GridLogger:
                 "grid_logger_unusable",
                 job_id=job_id,
                 grid_logger_url=url,
-                help="the customer is not told why; the job definition service must give host:port",
+                help="the customer is not notified; the job definition service must give host:port",
             )
             return
         try:

@@ -28,7 +28,9 @@ class RewindError(PermanentError):
 
 def find_fork(context: WorkerContext, head: int, kept_hashes: dict[int, str]) -> bool:
     """Whether the blocks that were read are unchanged. If not, take back what was read
-    above the fork, or raise an alarm when the fork is too deep.
+    above the fork, or raise an alarm when the fork is too deep. Raises
+    RpcUnavailableError or LedgerUnavailableError, when an endpoint or the database does
+    not answer; a retry helps.
     """
     rpc = context.chain.contract.rpc
     top = max(kept_hashes)
@@ -49,9 +51,12 @@ def find_lost_receipts(
 ) -> bool:
     """Whether all our transactions were mined in blocks that are still on the chain. If
     not, take back what was read from the first lost block on. A receipt may be of a
-    block that was lost before the scan came to it, or may be committed late. Call this
-    before the next blocks are read: where the ledger has no hash of a block, the node
-    is asked, and its answer about blocks that are not kept is final.
+    block that was lost before the scan came to it, or may be committed late.
+
+    Call this before the next blocks are read. Where the ledger has no hash of a block,
+    the node is asked. Its answer about blocks that are not kept is final. Raises
+    RpcUnavailableError or LedgerUnavailableError, when an endpoint or the database does
+    not answer; a retry helps.
     """
     store, rpc = context.chain.blocks, context.chain.contract.rpc
     mined = store.mined_in(
@@ -69,7 +74,8 @@ def find_lost_receipts(
 
 def end_doubts(context: WorkerContext, head: int) -> None:
     """Record as lost what a reorganisation took away and what has not come back in its
-    time.
+    time. Raises RpcUnavailableError or LedgerUnavailableError, when an endpoint or the
+    database does not answer; a retry helps.
     """
     job_ids = context.chain.blocks.jobs_whose_doubt_is_over(head)
     if job_ids:
@@ -84,7 +90,9 @@ def end_doubts(context: WorkerContext, head: int) -> None:
 
 def rewind_as_asked(context: WorkerContext) -> None:
     """Do the rewind that the operator requested by a fact in the ledger, and clear the
-    fact. A rewind that is refused is logged and not tried again.
+    fact. A rewind that is refused is logged and not tried again. Raises
+    RpcUnavailableError or LedgerUnavailableError, when an endpoint or the database does
+    not answer; a retry helps.
     """
     request = context.ledger.facts.read(REWIND)
     if request is None:
@@ -127,7 +135,9 @@ def rewind(context: WorkerContext, to_block: int | None = None) -> int:
 
 def undo(context: WorkerContext, fork: int, head: int) -> None:
     """Take back, in one transaction, what was read above the fork; the contract's
-    present state of the jobs counts instead. The wallet signs nothing meanwhile.
+    present state of the jobs counts instead. The wallet signs nothing meanwhile. Raises
+    RpcUnavailableError or LedgerUnavailableError, when an endpoint or the database does
+    not answer; a retry helps.
     """
     chain = context.chain
     job_ids = chain.blocks.jobs_with_events_above(fork)

@@ -43,7 +43,9 @@ STILL_S = 180.0
 def scan(context: WorkerContext) -> None:
     """Read the logs of all blocks since the last time. The first scan of a new ledger
     begins at the present block: earlier claims are another ledger's. A rewind that the
-    operator requested is done first.
+    operator requested is done first. Raises RpcUnavailableError or
+    LedgerUnavailableError, when an endpoint or the database does not answer; a retry
+    helps.
     """
     rewind_as_asked(context)
     run_exclusive(context.ledger, "scan", lambda: _scan(context))

@@ -2,10 +2,10 @@
 parallel, records the outcomes together.
 
 A process has one Batch for each kind. Messages only start it; a message that arrives
-while it runs makes it look again. One thread leases and records, and a bounded pool of
-threads carries out. So an effect that hangs or fails delays no other. Outcomes are
-committed together, at least every RECORD_EVERY_S. Which function carries out which
-kind: batch_policies.py.
+while it runs makes it query the ledger again. One thread leases and records, and a
+bounded pool of threads carries out. So an effect that hangs or fails delays no other.
+Outcomes are committed together, at least every RECORD_EVERY_S. Which function carries
+out which kind: batch_policies.py.
 """
 
 import threading
@@ -40,15 +40,15 @@ MAX_UNRECORDED_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A group has ended. `effects` is its size, and `polls` the number of looks at due
-    effects before it began.
+    """A group has ended. `effects` is its size, and `polls` how often the ledger was
+    queried for due effects before it began.
     """
 
     effects: int
     polls: int
 
 
-_Item = EffectOutcome | Start | _Ended | None  # None: look again
+_Item = EffectOutcome | Start | _Ended | None  # None: query the ledger again
 
 
 @dataclass(frozen=True, slots=True)

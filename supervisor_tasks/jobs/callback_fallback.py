@@ -128,13 +128,13 @@ def outcome_from_callbacks(
 def end_before_slurms(
     job: Job, called_s: float, record: JobRecord, proven: Iterable[CallbackRecord]
 ) -> Outcome | None:
-    """The end that our own hook told, if SLURM ended the job a second time; else None.
+    """The end that our own hook reported, if SLURM ended the job a second time; else None.
 
     A slurmctld that is killed before it saves a job's end has the job as running after
     its start. It does so until it notices that no node runs the job, or until the time
     limit. Then its record shows another end, after more seconds. `proven`: the
     callbacks with the site's key under the job's SLURM id, the oldest first. A job with
-    several runs has several ends; the hook tells the end of a run that is requeued as
+    several runs has several ends; the hook reports the end of a run that is requeued as
     CANCELLED. The seconds of a resized job are those since the resize.
     """
     proven = list(proven)

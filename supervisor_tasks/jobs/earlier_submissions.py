@@ -12,7 +12,11 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.extra_submissions import cancel_extras
 from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
-from supervisor_tasks.jobs.per_job_results import for_each_job, outcome, required
+from supervisor_tasks.jobs.per_job_results import (
+    for_each_job,
+    required,
+    result_or_error,
+)
 from supervisor_tasks.jobs.submission_records import Ages, records_of
 from supervisor_tasks.jobs.submission_rules import (
     require_never_ran,
@@ -42,7 +46,7 @@ def earlier_submissions(
     found = dict[JobId, SlurmId | Exception | None]()
     ages = dict[JobId, float]()
     for job in jobs:
-        ago_s = outcome(partial(_earlier_age, context, job, past[job.job_id]))
+        ago_s = result_or_error(partial(_earlier_age, context, job, past[job.job_id]))
         if isinstance(ago_s, float):
             ages[job.job_id] = ago_s
         else:
@@ -88,7 +92,7 @@ def _submitted_since(
     if unknown:
         logs = context.slurm.cluster.logs.log_files(customer, unknown)
     return {
-        job_id: outcome(
+        job_id: result_or_error(
             partial(
                 _earlier_id, context, jobs[job_id], records, logs.get(job_id, False)
             )

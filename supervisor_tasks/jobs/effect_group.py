@@ -10,6 +10,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import Event
 from supervisor_tasks.jobs.model import Address, Job, JobId
+from supervisor_tasks.jobs.per_job_results import result_or_error
 from supervisor_tasks.ledger.outbox import OpenEffect
 
 Members = Sequence[tuple[Job, OpenEffect]]
@@ -40,10 +41,10 @@ def outcome_of(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
     """Carry out the work for one effect of a group, and return its answer: the event,
     or the exception of the work.
     """
-    try:
-        return EffectOutcome(effect, work())
-    except Exception as error:  # noqa: BLE001  the answer of this effect; the others are carried out
-        return EffectOutcome(effect, error=error)
+    result = result_or_error(work)
+    if isinstance(result, Exception):
+        return EffectOutcome(effect, error=result)
+    return EffectOutcome(effect, result)
 
 
 @dataclass(slots=True)

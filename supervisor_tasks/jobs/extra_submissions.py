@@ -8,7 +8,11 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError, UndecidedError
 from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
-from supervisor_tasks.jobs.per_job_results import for_each_job, outcome, required
+from supervisor_tasks.jobs.per_job_results import (
+    for_each_job,
+    required,
+    result_or_error,
+)
 from supervisor_tasks.jobs.submission_records import first_ages, listed_of
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import SlurmRecords
@@ -33,7 +37,7 @@ def only_submissions(
         submitted, lambda: listed_of(context, customer, first_ages(context, submitted))
     )
     return {
-        job_id: outcome(
+        job_id: result_or_error(
             partial(_only_submission, context, jobs[job_id], slurm_id, found[job_id])
         )
         for job_id, slurm_id in submitted.items()

@@ -154,9 +154,9 @@ def _reported_ends(
         called_s = 0.0
         if job.job_id in submissions:
             called_s = submissions[job.job_id].called_s
-        told = evidence(callbacks.get(job.job_id, ()))
+        believed_callbacks = evidence(callbacks.get(job.job_id, ()))
         end = outcome_from_callbacks(
-            job, called_s, told, suspended=job.job_id in suspended
+            job, called_s, believed_callbacks, suspended=job.job_id in suspended
         )
         if end is None:
             continue
@@ -176,7 +176,7 @@ def _ends_before_slurms(
     jobs: Mapping[JobId, Job],
     matches: Mapping[JobId, MatchResult],
 ) -> dict[JobId, Outcome]:
-    """The ends that our own hook told of jobs that SLURM has ended once more."""
+    """The ends that our own hook reported of jobs that SLURM has ended once more."""
     records = _ended_without_their_scripts(matches)
     if not records or not context.slurm.trust_callbacks:
         return {}
@@ -293,6 +293,9 @@ def submitted_s_of_requeued(
     how long ago a submission began, and SLURM's present time less that is the result.
     SLURM's time is asked for first: what passes meanwhile makes the result earlier, and
     never too late.
+
+    Raises SlurmUnavailableError, SshUnavailableError or LedgerUnavailableError, when
+    SLURM, the login node or the database does not answer; a retry helps.
     """
     requeued = [job.job_id for job, seen in new if seen.restarts and not job.runs]
     if not requeued:

@@ -1,5 +1,5 @@
-"""Results in which each job has its own error: an exception can be in the place of a
-result.
+"""The result of some work, or its exception in its place: so each job, or each effect,
+of a group has its own error.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,11 +10,11 @@ from supervisor_tasks.jobs.model import JobId
 Result = TypeVar("Result")
 
 
-def outcome(work: Callable[[], Result]) -> Result | Exception:
+def result_or_error(work: Callable[[], Result]) -> Result | Exception:
     """Return the result of the work, or its exception."""
     try:
         return work()
-    except Exception as error:  # noqa: BLE001  the result for one job; the others go on
+    except Exception as error:  # noqa: BLE001  the result for one job or effect; the others go on
         return error
 
 
@@ -33,7 +33,7 @@ def for_each_job(
     """
     if not job_ids:
         return {}
-    results = outcome(work)
+    results = result_or_error(work)
     if isinstance(results, Exception):
         return dict.fromkeys(job_ids, results)
     return {**results}

@@ -115,7 +115,7 @@ def _unsure(
     jobs: Mapping[JobId, Job], matches: Mapping[JobId, MatchResult]
 ) -> dict[JobId, JobRecord]:
     """SLURM's records of the jobs that it requeued, if neither accounting nor callbacks
-    before have told the seconds of all earlier runs.
+    before have reported the seconds of all earlier runs.
     """
     unsure = dict[JobId, JobRecord]()
     for job_id, seen in records(matches).items():

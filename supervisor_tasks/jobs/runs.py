@@ -105,8 +105,8 @@ def with_ends(runs: Runs, ends: Sequence[RunEnd]) -> Runs:
         _with_ends(run, following, ends[run.restarts : following.restarts])
         for run, following in pairwise(runs)
     ]
-    told = (*earlier, *runs[-1:])
-    return told if is_exact(told) else runs
+    reported_runs = (*earlier, *runs[-1:])
+    return reported_runs if is_exact(reported_runs) else runs
 
 
 def _with_ends(run: JobRun, following: JobRun, ends: Sequence[RunEnd]) -> JobRun:

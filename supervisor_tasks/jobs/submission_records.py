@@ -11,7 +11,11 @@ from operator import attrgetter
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import SubmitRejected, SubmitStarted
 from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
-from supervisor_tasks.jobs.per_job_results import for_each_job, outcome, required
+from supervisor_tasks.jobs.per_job_results import (
+    for_each_job,
+    required,
+    result_or_error,
+)
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import SlurmRecords
 from supervisor_tasks.slurm_lookup.plausible_callbacks import plausible_ids
@@ -125,7 +129,9 @@ def traces_of(
     plausible = plausible_ids(context, called_ids, ages)
     logs = context.slurm.cluster.logs.log_files(customer, ages)
     return {
-        job_id: outcome(partial(_described, plausible.get(job_id, ()), logs[job_id]))
+        job_id: result_or_error(
+            partial(_described, plausible.get(job_id, ()), logs[job_id])
+        )
         for job_id in ages
     }
 

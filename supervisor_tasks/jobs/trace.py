@@ -106,13 +106,13 @@ def trace_id(cluster: str, job_id: str) -> int:
     return int.from_bytes(_digest(cluster, job_id)[:TRACE_BYTES])
 
 
-def span_id(cluster: str, job_id: str, *words: object) -> int:
-    """Return the id of a span of a job: 64 bits. Without words it is the root's."""
-    return int.from_bytes(_digest(cluster, job_id, "span", *words)[:SPAN_BYTES])
+def span_id(cluster: str, job_id: str, *parts: object) -> int:
+    """Return the id of a span of a job: 64 bits. Without parts it is the root's."""
+    return int.from_bytes(_digest(cluster, job_id, "span", *parts)[:SPAN_BYTES])
 
 
-def _digest(*words: object) -> bytes:
-    return hashlib.sha256("\0".join(map(str, words)).encode()).digest()
+def _digest(*parts: object) -> bytes:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
 
 
 def spans_of(

@@ -1,0 +1,1 @@
+"""All SQL: the tables, the queries, and the leases of effects."""

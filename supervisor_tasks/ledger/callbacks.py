@@ -93,7 +93,7 @@ _NO_LONGER_UNKNOWN = text(
 
 @dataclass(frozen=True, slots=True)
 class CallbackSeen:
-    """A callback: a row of the inbox."""
+    """A stored callback: a row of the table `callbacks`."""
 
     id: int
     job_id: JobId
@@ -120,7 +120,7 @@ class CallbackSeen:
 
 
 class CallbackReader:
-    """The inbox of one cluster: its callbacks. Its methods raise
+    """The stored callbacks of one cluster. Its methods raise
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
 
@@ -143,7 +143,7 @@ class CallbackReader:
             return list(map(_callback, connection.execute(query)))
 
     def has_unread(self) -> bool:
-        """Whether the inbox holds callbacks that were not read yet."""
+        """Whether there are stored callbacks that were not read yet."""
         unread = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.read_at.is_(None)
         with read_connection(self._engine) as connection:
             return bool(connection.scalar(select(exists().where(*unread))))

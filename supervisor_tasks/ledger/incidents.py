@@ -69,7 +69,7 @@ _SILENCES = text(
 _TO_PLAN = text(
     """
     SELECT incident.*, now() AS present, ARRAY(
-        SELECT channel FROM alarm_messages WHERE incident_id = incident.id AND kind = 'raised') AS told,
+        SELECT channel FROM alarm_messages WHERE incident_id = incident.id AND kind = 'raised') AS notified,
         silence.begun_at AS silent_from, silence.ends_at AS silent_until
     FROM alarm_incidents AS incident LEFT JOIN alarm_silences AS silence USING (cluster, alarm)
     WHERE cluster = :cluster AND due_at <= now() ORDER BY id LIMIT :most FOR UPDATE OF incident
@@ -290,7 +290,10 @@ class Incidents:
             _TO_PLAN, {"cluster": self._cluster, "most": MAX_INCIDENTS}
         )
         return [
-            (_incident(row, row.id, frozenset(row.told), _silence(row)), row.present)
+            (
+                _incident(row, row.id, frozenset(row.notified), _silence(row)),
+                row.present,
+            )
             for row in rows
         ]
 

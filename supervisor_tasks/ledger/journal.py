@@ -41,15 +41,15 @@ _WRITE = insert_rows("events", ("cluster", "job_id", "name", "details", "state")
 # gave it again.
 _SUBMISSIONS = text(
     """
-    SELECT jobs.job_id, jobs.slurm_id, heard.called_s, heard.answered_s, heard.place
+    SELECT jobs.job_id, jobs.slurm_id, submission.called_s, submission.answered_s, submission.place
     FROM jobs, LATERAL (
         SELECT EXTRACT(EPOCH FROM max(at) FILTER (WHERE name = 'SubmitStarted'))::float8 AS called_s,
             EXTRACT(EPOCH FROM max(at) FILTER (WHERE name = 'Submitted'))::float8 AS answered_s,
             max(id) FILTER (WHERE name = 'Submitted') AS place
         FROM events WHERE events.cluster = jobs.cluster AND events.job_id = jobs.job_id
-    ) AS heard
-    WHERE jobs.cluster = :cluster AND jobs.slurm_id = ANY(:slurm_ids) AND heard.place IS NOT NULL
-    ORDER BY heard.place
+    ) AS submission
+    WHERE jobs.cluster = :cluster AND jobs.slurm_id = ANY(:slurm_ids) AND submission.place IS NOT NULL
+    ORDER BY submission.place
     """
 )
 
@@ -75,20 +75,20 @@ _OTHERS = text(
 # The past of each of these jobs before its next submission: see Past.
 _BEFORE_SUBMISSION = text(
     """
-    WITH told AS (
+    WITH claims_and_submissions AS (
         SELECT job_id, id, at, name, details FROM events
         WHERE cluster = :cluster AND job_id = ANY(:job_ids) AND name IN ('Claimed', 'SubmitStarted')
     ), claimed AS (
         SELECT DISTINCT ON (job_id) job_id, id, (details -> 'at' ->> 0)::bigint AS block,
             (details ->> 'claim_known_to_ledger')::boolean AS claim_known_to_ledger
-        FROM told WHERE name = 'Claimed' ORDER BY job_id, id DESC
+        FROM claims_and_submissions WHERE name = 'Claimed' ORDER BY job_id, id DESC
     )
-    SELECT told.job_id, count(*) FILTER (WHERE name = 'SubmitStarted') AS begun,
+    SELECT past.job_id, count(*) FILTER (WHERE name = 'SubmitStarted') AS begun,
         EXTRACT(EPOCH FROM clock_timestamp() - min(at) FILTER (WHERE name = 'SubmitStarted'))::float8 AS first_s,
         EXTRACT(EPOCH FROM clock_timestamp()
-            - max(at) FILTER (WHERE name = 'SubmitStarted' AND told.id < claimed.id))::float8 AS earlier_s,
+            - max(at) FILTER (WHERE name = 'SubmitStarted' AND past.id < claimed.id))::float8 AS earlier_s,
         max(block) FILTER (WHERE claim_known_to_ledger IS FALSE) AS unknown_claim
-    FROM told JOIN claimed USING (job_id) GROUP BY told.job_id
+    FROM claims_and_submissions AS past JOIN claimed USING (job_id) GROUP BY past.job_id
     """
 )
 

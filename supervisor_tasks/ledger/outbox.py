@@ -1,8 +1,8 @@
-r"""What is left to do: effects that are leased, given back, parked and freed. The SQL
+"""What is left to do: effects that are leased, given back, parked and freed. The SQL
 statements are in outbox_sql.py.
 
-A process leases an effect, and gets a token\. A process writes only
-to effects whose last token is its own.
+A process that leases an effect gets a lease token. It writes only to effects whose last
+token is its own.
 """
 
 import json
@@ -384,11 +384,11 @@ class Effects:
                 .one()
             )
 
-    def failing_with(self, words: str, for_s: float = 0.0) -> AlikeFailures:
-        """The effects that have failed for at least `for_s` seconds, for a reason that
-        begins with these words.
+    def failing_with(self, beginning: str, for_s: float = 0.0) -> AlikeFailures:
+        """The effects that have failed for at least `for_s` seconds, for a reason with this
+        beginning.
         """
-        parameters = {"cluster": self._cluster, "words": words, "for_s": for_s}
+        parameters = {"cluster": self._cluster, "beginning": beginning, "for_s": for_s}
         with read_connection(self._engine) as connection:
             return AlikeFailures(
                 **connection.execute(outbox_sql.FAILING_WITH, parameters)

@@ -332,7 +332,7 @@ FAILING_WITH = text(
     """
     SELECT count(*) AS effects, COALESCE((array_agg(DISTINCT last_error))[1:5], ARRAY[]::text[]) AS errors,
         COALESCE((array_agg(COALESCE(job_id, subject) ORDER BY failing_since, id))[1:5], ARRAY[]::text[]) AS subjects
-    FROM effects WHERE cluster = :cluster AND done_at IS NULL AND starts_with(last_error, :words)
+    FROM effects WHERE cluster = :cluster AND done_at IS NULL AND starts_with(last_error, :beginning)
         AND failing_since <= now() - :for_s * interval '1 second'
     """
 )

@@ -37,7 +37,8 @@ _JOBS = """
     SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,
         cancel_requested, time_limit_min, applied_limit_min, stop_status,
         definition::text AS definition, top_ups::text AS top_ups, runs::text AS runs,
-        COALESCE(effects.open, '{}') AS open, COALESCE(effects.parked, '{}') AS parked, heard.job_id IS NOT NULL AS heard
+        COALESCE(effects.open, '{}') AS open, COALESCE(effects.parked, '{}') AS parked,
+        unread.job_id IS NOT NULL AS has_unread_callback
     FROM jobs
     LEFT JOIN (
         SELECT job_id, array_agg(kind) AS open, array_agg(kind) FILTER (WHERE parked_at IS NOT NULL) AS parked
@@ -45,7 +46,7 @@ _JOBS = """
     ) AS effects USING (job_id)
     LEFT JOIN (
         SELECT DISTINCT job_id FROM callbacks WHERE cluster = :cluster AND read_at IS NULL
-    ) AS heard USING (job_id)
+    ) AS unread USING (job_id)
     WHERE jobs.cluster = :cluster
 """
 _ACTIVE = text(_JOBS + f"AND {IS_OPEN}")
@@ -324,7 +325,7 @@ def _summaries(
             cancel_requested=row.cancel_requested,
             open=_kinds(tuple(row.open)),
             parked=_kinds(tuple(row.parked)),
-            has_unread_callback=row.heard,
+            has_unread_callback=row.has_unread_callback,
             earlier_limits_min=earlier_limits(
                 row.time_limit_min, added_min, row.applied_limit_min, runs
             ),

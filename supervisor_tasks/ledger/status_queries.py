@@ -563,7 +563,7 @@ _TIMELINE = f"""
         UNION ALL
         SELECT at, 'command', command, jsonb_build_object('operator', operator, 'reason', reason, 'outcome', outcome), id
         FROM operator_log WHERE cluster = :cluster AND (subject = :job_id OR subject LIKE '% of ' || :job_id)
-    ) AS told ORDER BY at, source, id"""  # noqa: S608  our own words
+    ) AS timeline ORDER BY at, source, id"""  # noqa: S608  our own words
 
 _OPEN_EFFECTS = """
     SELECT * FROM (

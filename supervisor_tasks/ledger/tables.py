@@ -186,7 +186,7 @@ EFFECTS = Table(
     ForeignKeyConstraint(["cluster", "job_id"], ["jobs.cluster", "jobs.job_id"]),
 )
 
-# The inbox: the callbacks of plugins, verbatim. The content is unique, so a repeated
+# The stored callbacks of plugins, verbatim. The content is unique, so a repeated
 # callback changes nothing.
 #
 # `proof` is "proven" or "unproven": whether the caller proved that it has the site's

@@ -143,7 +143,8 @@ def _alarm_of_unavailable(
 
 def wallet_watched(context: WorkerContext, demand: Demand) -> set[str]:
     """Switch the alarms about the wallet and the contract on and off. Returns the names
-    of all alarms that are on.
+    of all alarms that are on. Raises LedgerUnavailableError, when the database does not
+    answer; a retry helps.
     """
     alarms, chain = context.ledger.alarms, context.chain
     details_of = {alarm.name: alarm.details for alarm in alarms.all()}
@@ -207,6 +208,8 @@ def clear_alarms(context: WorkerContext) -> None:
     """End the alarm TRANSACTION_STUCK, unless a transaction has been open for STUCK_S.
 
     The caller has found no transaction that needs a fee above the limit.
+
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     if (
         _oldest_open(context).seconds(

@@ -28,7 +28,7 @@ def check_heartbeats(ledger: Ledger) -> None:
     Condition(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING, MISSED_S).update(
         bool(missed),
         silent_s={
-            name: "never heard" if age_s is None else round(age_s)
+            name: "no heartbeat yet" if age_s is None else round(age_s)
             for name, age_s in missed.items()
         },
         advice="; ".join(ADVICE[name] for name in missed),

@@ -51,6 +51,8 @@ def slurm_is_healthy(ledger: Ledger) -> bool:
     """Return whether SLURM answered within KNOWN_FOR_S, and nothing has failed since.
 
     A worker checks this before it begins something new. Work that is under way goes on.
+
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     answered_s = ledger.periodic_runs.age_s(SLURM_ANSWERED)
     return answered_s is not None and answered_s <= KNOWN_FOR_S
@@ -58,7 +60,8 @@ def slurm_is_healthy(ledger: Ledger) -> bool:
 
 def reset_failure_count(ledger: Ledger) -> None:
     """Start the checks again when a worker starts: failed tries count from 0, and SLURM
-    is checked at once.
+    is checked at once. Raises LedgerUnavailableError, when the database does not
+    answer; a retry helps.
     """
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(ANSWERED_SINCE_START, False)

@@ -89,7 +89,7 @@ def problems(
     ]
     if periodic_run_ages_s.get(CALLBACKS, float("inf")) > LEAST_S:
         lines.append(
-            "the gRPC process is not heard, and so no callback is taken: see whether it runs, and its log"
+            "the gRPC process sends no heartbeat, and so no callback is taken: see whether it runs, and its log"
         )
     if oldest_due_s > OVERDUE_S:
         lines.append(

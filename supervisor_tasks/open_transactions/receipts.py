@@ -37,7 +37,10 @@ MAX_PASS_S = 20.0
 
 @exclusive("collect_receipts")
 def collect_receipts(context: WorkerContext) -> bool:
-    """Follow all open transactions until they are mined, in one batch per block."""
+    """Follow all open transactions until they are mined, in one batch per block. Raises
+    RpcUnavailableError or LedgerUnavailableError, when an endpoint or the database does
+    not answer; a retry helps.
+    """
     heads = context.chain.heads
     deadline_s, looked_s, seen_block = time.monotonic() + MAX_PASS_S, 0.0, ""
     while time.monotonic() < deadline_s:
@@ -59,9 +62,11 @@ def collect_receipts(context: WorkerContext) -> bool:
 
 def follow_once(context: WorkerContext) -> bool:
     """Commit the end of open transactions, with the events of jobs that their receipts
-    show; then dispatch what follows. Resubmit the others as needed. Returns False when no
-    transaction is open any more. The account is read before the receipts: so a nonce
-    that is mined by then has a receipt, or another writer used it.
+    show; then dispatch what follows. Resubmit the others as needed. Returns False when
+    no transaction is open any more. The account is read before the receipts: so a nonce
+    that is mined by then has a receipt, or another writer used it. Raises
+    RpcUnavailableError or LedgerUnavailableError, when an endpoint or the database does
+    not answer; a retry helps.
     """
     sent_transactions = context.chain.sent_transactions
     transactions = sent_transactions.all()

@@ -49,7 +49,8 @@ def resubmit_pending(
 ) -> None:
     """Give each transaction without a receipt what it needs, also earlier ones of the
     same wallet that another cluster has left. Those of a former key are sent, but not
-    signed again.
+    signed again. Raises RpcUnavailableError or LedgerUnavailableError, when an endpoint
+    or the database does not answer; a retry helps.
     """
     waiting = _with_abandoned(context, waiting, state)
     requests = context.ledger.facts.get(TRANSACTION_REQUESTS) or {}

@@ -1,0 +1,1 @@
+"""What the provider offers, and its registration in the contract."""

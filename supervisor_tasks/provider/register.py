@@ -73,7 +73,8 @@ ALARM_OF_STATUS = {
 
 def register(context: WorkerContext) -> None:
     """Compare the offer with the contract, and do what follows. One worker at a time
-    does it.
+    does it. Raises RpcUnavailableError or LedgerUnavailableError, when an endpoint or
+    the database does not answer; a retry helps.
     """
     run_exclusive(context.ledger, "register", lambda: _register(context))
 

@@ -338,8 +338,8 @@ def updated_record(inputs: RegistrationInput) -> RegistrationRecord:
 
 def _is_replaced(inputs: RegistrationInput) -> bool:
     """Whether another program, or another cluster with this wallet, has registered
-    since the last offer was sent: the contract has an offer that is neither that one
-    nor the one before it.
+    since the last offer was sent. The contract then has an offer that is neither that
+    one nor the one before it.
     """
     record, newest = inputs.record, inputs.on_chain.newest
     if newest is None or inputs.too_early:

@@ -1,0 +1,1 @@
+"""The sweep: compares the ledger, the contract and SLURM, and records what follows."""

@@ -26,7 +26,9 @@ HISTORY_AT_ONCE_S = 20.0  # for one reading between sweeps
 
 
 def has_pending_blocks(context: WorkerContext) -> bool:
-    """Whether older claims are left to read."""
+    """Whether older claims are left to read. Raises LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
     cursor = context.ledger.cursors.of(HISTORY)
     provider = context.ledger.facts.get(PROVIDER)
     if provider is None or cursor is None:
@@ -37,7 +39,9 @@ def has_pending_blocks(context: WorkerContext) -> bool:
 def read_next_range(context: WorkerContext) -> bool:
     """Read older claims until the time is up, a sweep is due or no claim is left. A job
     that is active, ours and unknown to the ledger needs a sweep: at its claim the
-    function asks for one, which reads the claim again. No request goes to SLURM.
+    function asks for one, which reads the claim again. No request goes to SLURM. Raises
+    RpcUnavailableError or LedgerUnavailableError, when an endpoint or the database does
+    not answer; a retry helps.
     """
     ledger, provider = context.ledger, context.ledger.facts.get_or(PROVIDER, "")
     contract = context.sweep.contract_of(Address(provider))
@@ -63,7 +67,9 @@ def read_next_range(context: WorkerContext) -> bool:
 
 
 def save_progress(ledger: Ledger, first: int) -> None:
-    """Store that the ledger has all claims since the block `first`."""
+    """Store that the ledger has all claims since the block `first`. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     with ledger.engine.begin() as connection:
         ledger.cursors.set(connection, HISTORY, first, "")
 
@@ -74,7 +80,8 @@ def read_old_claims(
     """Read claims from blocks that were mined before this ledger's first scan, the
     latest blocks first, with at most HISTORY_QUESTIONS requests. Returns our claims,
     other ledgers' claims and the first block that was read, which is None before the
-    first scan.
+    first scan. Raises RpcUnavailableError or LedgerUnavailableError, when an endpoint
+    or the database does not answer; a retry helps.
     """
     scan = context.ledger.cursors.of(CONTRACT_STREAM)
     history = context.ledger.cursors.of(HISTORY)

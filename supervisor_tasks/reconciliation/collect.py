@@ -40,7 +40,9 @@ def collect_snapshot(
     context: WorkerContext, begun: Begun, report: ReconciliationReport
 ) -> tuple[Snapshot, int | None]:
     """Collect everything that a sweep compares, the ledger first. Returns the snapshot,
-    and how far back claims have been read.
+    and how far back claims have been read. The report names a side that does not
+    answer. Raises LedgerUnavailableError, when the database does not answer; a retry
+    helps.
     """
     ledger, cluster, services = context.ledger, context.slurm.cluster, context.sweep
     boot = ledger.facts.read(SLURM_BOOT_TIME)

@@ -30,7 +30,8 @@ NOT_ASKED = (
 
 def update_foreign_job_alarm(context: WorkerContext, jobs: Sequence[SqueueRow]) -> None:
     """Switch on one alarm for all these jobs, with the first few of them. Switch it off
-    if there are none, or if the site allows them.
+    if there are none, or if the site allows them. Raises LedgerUnavailableError, when
+    the database does not answer; a retry helps.
     """
     if not jobs or context.sweep.foreign_jobs_allowed:
         context.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
@@ -48,7 +49,8 @@ def update_unchecked_token_alarm(
     context: WorkerContext, jobs: Collection[SqueueRow]
 ) -> None:
     """Raise the alarm while the comment of a live job shows one of this supervisor's
-    tokens: slurmctld has not checked that token.
+    tokens: slurmctld has not checked that token. Raises LedgerUnavailableError, when
+    the database does not answer; a retry helps.
     """
     settings = context.slurm.cluster.settings
     shows_token = re.compile(

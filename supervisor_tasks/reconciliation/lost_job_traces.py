@@ -85,7 +85,7 @@ def _remaining_traces(
     jobs: Mapping[JobId, Job],
     report: ReconciliationReport,
 ) -> dict[JobId, Trace]:
-    """What is left of these jobs in SLURM's list, in accounting, in the inbox and in
+    """What is left of these jobs in SLURM's list, in accounting, in the stored callbacks and in
     their customers' homes. A job is left out if the sweep has not looked everywhere for
     it.
     """

@@ -23,7 +23,7 @@ class JobSummary:
     """A job of the ledger without its script and definition. `chain_block` is the block
     of the newest status from the contract. `open` has the kinds of its open effects,
     and `parked` those of them that are left to the operator. `has_unread_callback`
-    means that the inbox holds an unread callback about it. `earlier_limits_min` are the
+    means that the ledger holds an unread callback about it. `earlier_limits_min` are the
     time limits that it had before SLURM was given the last one. `paid` is what it may
     have in SLURM.
     """

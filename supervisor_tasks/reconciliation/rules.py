@@ -172,7 +172,7 @@ def _reassigned(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
     later sweep sees it again.
     """
     kind = DiscrepancyKind.REASSIGNED_ON_CHAIN
-    was_seen_before = snapshot.confirmed_by_previous_run(kind, job.job_id)
+    was_seen_before = snapshot.confirmed_by_earlier_sweep(kind, job.job_id)
     if not was_seen_before or not snapshot.scan_is_current:
         return Discrepancy(kind, job.job_id)
     pending = ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG))
@@ -314,7 +314,7 @@ def _absent_with_record(
         )
     elif not _is_listed(record, snapshot):
         kind = DiscrepancyKind.MISSING
-        if snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id):
+        if snapshot.confirmed_by_earlier_sweep(DiscrepancyKind.MISSING, job.job_id):
             kind = DiscrepancyKind.CONTRADICTED
         yield Discrepancy(kind, job.job_id, job.slurm_id)
 
@@ -329,7 +329,7 @@ def _is_listed(record: JobRecord, snapshot: Snapshot) -> bool:
 
 def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
     """The job is lost for good, with two exceptions. Its end may be in a spool that no
-    reporter delivers, or a hook of ours has told its end and accounting does not have
+    reporter delivers, or a hook of ours has reported its end and accounting does not have
     it. A job that never ran is submitted again.
     """
     needs_operator = Discrepancy(
@@ -540,7 +540,7 @@ def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discr
             )
     elif job.slurm_id not in (None, row.slurm_id):
         cancel = None
-        if _is_live(job, snapshot) or snapshot.confirmed_by_previous_run(
+        if _is_live(job, snapshot) or snapshot.confirmed_by_earlier_sweep(
             DiscrepancyKind.DUPLICATE, job_id, row.slurm_id
         ):
             cancel = row.slurm_id

@@ -53,8 +53,14 @@ IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 
 
 def sweep(context: WorkerContext, why: str = "") -> None:
-    """Compare and mend, unless another worker is doing so. Without a reason the sweep
-    runs only when it is due; otherwise the worker reads older claims.
+    """Compare the ledger, the contract and SLURM, and record what follows. Does nothing
+    while another worker sweeps. Without a reason the sweep runs only when it is due;
+    otherwise the worker reads older claims.
+
+    A sweep goes on without a side that does not answer, and its report names that side.
+    Raises LedgerUnavailableError, when the database does not answer, and
+    RpcUnavailableError, when no endpoint answers while older claims are read; a retry
+    helps.
     """
     if why or context.ledger.reconciliations.due():
         run_exclusive(

@@ -22,6 +22,7 @@ def find_persisted(
     """The missing jobs that slurmctld had on its disk when it was started, by the
     database's clock. They were submitted well before the last answer of the slurmctld
     that ran then. Jobs from before the operator last accepted a loss do not count.
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     slurm_ids = {job.slurm_id for job in snapshot.missing if job.slurm_id is not None}
     if not slurm_ids:
@@ -51,5 +52,7 @@ def _saved_until_s(ledger: Ledger, now_s: float) -> float:
 
 
 def last_start(ledger: Ledger) -> SlurmStart:
-    """The last start of slurmctld that a worker has recorded."""
+    """The last start of slurmctld that a worker has recorded. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     return ledger.facts.get_or(SLURM_START, SlurmStart())

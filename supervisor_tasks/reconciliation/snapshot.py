@@ -99,7 +99,7 @@ class Snapshot:
     are those of the jobs of `pending_and_missing`; a job that the sweep has not looked
     for is left out. `recently_reported` are jobs for which an end came in meanwhile, or
     not long ago: jobs/monitor.py decides on them. `proven_ends` are jobs whose end one of
-    our own hooks has told. `historical_matches` is what scripts
+    our own hooks has reported. `historical_matches` is what scripts
     and accounting show of the jobs that are `unlisted`; None if they did not answer.
     `undecided_histories` are those of these jobs whose customers the login node does
     not know: accounting cannot be asked about them.
@@ -134,7 +134,7 @@ class Snapshot:
     slurmctld_uptime_s: float = float("inf")
     first_job_id: int = 0
 
-    def confirmed_by_previous_run(
+    def confirmed_by_earlier_sweep(
         self, kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None
     ) -> bool:
         """Whether the same doubt was first seen at least `grace_s` ago."""
@@ -310,7 +310,7 @@ def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
     the time to reach each other. Each reporter that may have the job's end in its spool
     must have had the time to deliver it, if it is there.
     """
-    if not snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id):
+    if not snapshot.confirmed_by_earlier_sweep(DiscrepancyKind.MISSING, job.job_id):
         return False
     if snapshot.slurmctld_uptime_s < snapshot.grace_s:
         return False

@@ -27,7 +27,8 @@ def update_unreachable_alarm(
     now_s: float,
 ) -> None:
     """Raise the alarm for sides that have been unseen for an hour, until a sweep sees
-    them.
+    them. Raises LedgerUnavailableError, when the database does not answer; a retry
+    helps.
     """
     unseen_s = {
         side: round(now_s - began_s)

@@ -19,7 +19,9 @@ def update_alarms(
     discrepancies: Sequence[Discrepancy],
     undecided: Mapping[JobId, SlurmId | None],
 ) -> None:
-    """Raise and end the alarms. `undecided` has the jobs that wait for the operator."""
+    """Raise and end the alarms. `undecided` has the jobs that wait for the operator.
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
+    """
     if undecided:
         first = "look at slurmctld's state"
         if snapshot.continuous_uptime_s is None:

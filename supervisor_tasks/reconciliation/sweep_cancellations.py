@@ -30,7 +30,8 @@ def cancel_jobs(
 ) -> None:
     """Cancel each user's jobs with one command. A failure for one user does not stop
     the others. If SLURM repeatedly does not answer, the sweep stops asking. The report
-    names the jobs that were not cancelled; the next sweep tries them again.
+    names the jobs that were not cancelled; the next sweep tries them again. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     to_cancel = _to_cancel(context.ledger, snapshot, discrepancies)
     unanswered = 0

@@ -43,7 +43,9 @@ def next_sweep_s(
     snapshot: Snapshot,
     discrepancies: Sequence[Discrepancy],
 ) -> float:
-    """After how many seconds the next sweep is due."""
+    """After how many seconds the next sweep is due. Raises LedgerUnavailableError, when
+    the database does not answer; a retry helps.
+    """
     again_s = _every_s(context)
     if report.more:
         again_s = min(again_s, MORE_S)

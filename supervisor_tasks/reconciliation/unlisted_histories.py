@@ -39,7 +39,8 @@ def with_histories(
     context: WorkerContext, snapshot: Snapshot, report: ReconciliationReport
 ) -> Snapshot:
     """The snapshot with what SLURM had of the unlisted jobs before, and with the jobs
-    that accounting cannot be asked about.
+    that accounting cannot be asked about. Raises no error: the report names the side
+    that does not answer.
     """
     snapshot = snapshot.changed(historical_matches=None)
     with report.asking("accounting"):
@@ -58,7 +59,8 @@ def with_histories(
 
 def has_unstored_claims(ledger: Ledger, snapshot: Snapshot) -> bool:
     """Whether the claim of an undecided job is only in the blocks that were just read.
-    Claims of a tag that was taken over are stored while their jobs are active.
+    Claims of a tag that was taken over are stored while their jobs are active. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     claimed = snapshot.claims.keys() & snapshot.undecided_histories
     if not claimed:

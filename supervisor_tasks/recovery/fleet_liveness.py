@@ -1,10 +1,10 @@
 """Whether the fleet of another ledger lives, for `supervisor job adopt`; judged without
 its key and its settings.
 
-There are three kinds of evidence: its transactions on chain; its periodic runs, if both
-ledgers are clusters of one database; and its connections, if both are databases of one
-server. A fleet that runs elsewhere and has nothing to write leaves none. Only the
-operator can know that such a fleet is dead.
+There are three kinds of evidence. The first is its transactions on chain. The second is
+its periodic runs, if both ledgers are clusters of one database. The third is its
+connections, if both are databases of one server. A fleet that runs elsewhere and has
+nothing to write leaves none. Only the operator can know that such a fleet is dead.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,8 @@ def liveness_evidence(
 ) -> list[str]:
     """The evidence that a fleet lives, each as a sentence. The fleet is the one whose
     ledger made the tag, and that writes from the address. A chain that cannot be read
-    counts as a sign, too.
+    counts as a sign, too. Raises LedgerUnavailableError, when the database does not
+    answer; a retry helps.
     """
     evidence = list(_on_chain(rpc, address, tag))
     for other, age_s in last_runs(engine, cluster, tag).items():

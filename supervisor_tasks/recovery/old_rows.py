@@ -16,7 +16,8 @@ log = structlog.get_logger()
 
 def delete_old_rows(context: WorkerContext, goes_on: Callable[[], bool]) -> None:
     """Delete old rows, and write one line of the log about it. If rows are left, a
-    worker deletes them at the next message of beat, or in the next night.
+    worker deletes them at the next message of beat, or in the next night. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     run_exclusive(context.ledger, "retention", lambda: _delete(context, goes_on))
 

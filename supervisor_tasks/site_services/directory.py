@@ -220,11 +220,12 @@ class Session:
     _skipped: int = 0
 
     def ensure(self, customer: Address) -> None:
-        """Make sure that the customer has an account with its own number, has his own
-        group if the site wants one, and is a member of the group of the users who may
-        use the cluster. An account that is not a member yet was never used. Raises
-        DirectoryBusyError or DirectoryRejectedError if the directory's answer is such,
-        and another DirectoryUnavailableError if the connection is lost.
+        """Make sure that the customer has an account with its own number, and is a
+        member of the group of the users who may use the cluster. If the site wants one
+        group for each customer, make sure of that group, too. An account that is not a
+        member yet was never used. Raises DirectoryBusyError or DirectoryRejectedError
+        if the directory's answer is such, and another DirectoryUnavailableError if the
+        connection is lost.
         """
         dn = self.form.dn(customer)
         with _translated(f"account {dn}"):

@@ -1,0 +1,1 @@
+"""The client of SLURM, over SSH or slurmrestd: submissions, questions and orders."""

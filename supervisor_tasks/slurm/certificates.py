@@ -33,8 +33,8 @@ CERTIFICATE_CLOCKS_APART_S = 300
 
 
 class NoSuchPrincipalError(LoginRejectedError):
-    """The authority signs only for customers and for the users in the settings. Other
-    settings may name the user again.
+    """The authority signs only for customers and for the users in the settings. A retry
+    helps only when the operator has named the user in the settings again.
     """
 
 

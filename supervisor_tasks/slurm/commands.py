@@ -73,7 +73,7 @@ def sbatch(
 
 
 def comment(public_address: str) -> str:
-    """Return the comment that marks a job as ours. A plugin reads from it the address
+    """Return the comment that identifies a job as ours. A plugin reads from it the address
     that it calls.
     """
     return f"supervisor {public_address}"

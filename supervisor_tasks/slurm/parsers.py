@@ -197,12 +197,16 @@ class AnswerNotUnderstoodError(OutcomeUnknownError):
 
 
 class SlurmUnavailableError(TransientError):
-    """SLURM does not answer; retry later."""
+    """SLURM gives no answer that can be used; retry later."""
 
 
 class QuestionRejectedError(SlurmUnavailableError):
     """SLURM answers and rejects a whole question, such as one about an id that no job
     can have.
+
+    The question has no answer now, so a caller treats it as unavailable. A retry helps
+    once SLURM accepts the question: when the id is one that a job can have, or the
+    login node knows the user.
     """
 
 

@@ -92,6 +92,8 @@ def record_controller_start(
     time. The boot time is stored last. If a worker stored it first and died, no worker
     would see a new start and request the sweep. What slurmctld had saved would stay
     unknown.
+
+    Raises LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     booted, stored_boot = controller.booted, ledger.facts.get(SLURM_BOOT_TIME)
     if is_unrecorded_start(booted, stored_boot, ledger.facts.get(SLURM_START)):

@@ -1,0 +1,1 @@
+"""Our own transactions: gas, fees, nonces and signatures."""

@@ -64,7 +64,7 @@ MEANING = {
     "ended": LOST,
     "claims": LOST,
     "hook_events_stored": LOST,
-    "inbox_read": LOST,
+    "callbacks_read": LOST,
     "nothing_left": LOST,
     "ran_once": DOUBLED,
     "no_twins": DOUBLED,

@@ -422,7 +422,7 @@ def test_acknowledged__of_a_plugin_of_another_version__is_not_kept(
     assert "acknowledged" not in wrong(replace(evidence, acknowledged=other))
 
 
-def test_audit__inbox_of_a_job_was_full__a_missing_callback_is_right(
+def test_audit__callbacks_of_a_job_are_full__a_missing_callback_is_right(
     evidence: Evidence,
 ) -> None:
     ids = ids_of_finished(evidence)
@@ -464,7 +464,7 @@ def test_audit__unknown_callbacks_were_purged__only_a_known_job_must_have_its_ow
     assert "acknowledged" in wrong(replace(purged, acknowledged=[known]))
 
 
-def test_hook_event__not_in_the_inbox_and_noted_as_lost__is_right(
+def test_hook_event__not_stored_and_noted_as_lost__is_right(
     evidence: Evidence,
 ) -> None:
     silent = without_rows(evidence, "callbacks")
@@ -549,7 +549,7 @@ DOCTORED: dict[str, list[Doctored]] = {
         ),
         lambda e: replace(e, acknowledged=[callback(*ids_of_finished(e), exit_code=9)]),
     ],
-    "inbox_read": [
+    "callbacks_read": [
         lambda e: with_row(e, "callbacks", read_at=None),
         lambda e: replace(e, spooled=["1-1-end"]),
         lambda e: replace(e, rejected=["1-1-end"]),

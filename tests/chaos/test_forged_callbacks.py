@@ -101,7 +101,7 @@ def test_forged_callbacks__of_all_kinds_at_all_times__change_nothing(
         ChainStatus.FINISHED,
         ChainPrices().of(job.definition),
     )
-    wait_until(lambda: unread(grid) == 0, "the inbox to be read", 60.0, 0.1)
+    wait_until(lambda: unread(grid) == 0, "the stored callbacks to be read", 60.0, 0.1)
     assert_as_slurm_says(grid, job_ids)
     assert parked(grid) == []
     assert [job_id for job_id in job_ids if len(slurm_ids(grid, job_id)) != 1] == []

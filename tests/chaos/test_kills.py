@@ -173,7 +173,7 @@ def test_callbacks_process__killed__the_spool_delivers_later(
             )[0].n
             == 2
         ),
-        "both callbacks in the inbox",
+        "both callbacks in the ledger",
         20.0,
         0.1,
     )

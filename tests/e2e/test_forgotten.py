@@ -289,7 +289,9 @@ def test_forged_callbacks__slurm_forgot_the_jobs__change_no_end_and_cancel_no_jo
     )
     assert set(send(grid, list(islice(more, MORE_FORGED)), TRIES)) <= ANSWERS
     unread = "SELECT 1 FROM callbacks WHERE read_at IS NULL"
-    wait_until(lambda: not rows(grid, unread), "the inbox to be read", 60.0, 0.1)
+    wait_until(
+        lambda: not rows(grid, unread), "the stored callbacks to be read", 60.0, 0.1
+    )
     wait_until(lambda: asked <= parked_jobs(grid), "the last look", 60.0, 0.1)
     assert_ended_as_slurm_said_or_parked(grid, forgotten)
     assert kills(grid) == forgotten.kills

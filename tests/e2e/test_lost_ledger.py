@@ -46,7 +46,13 @@ ENDS = "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.2; done\nexit 5\n"
 SHORT = "#!/bin/bash\nsleep 2\n"  # long enough for the audit to see that it ran
 LOST = "lost_ledger"
 # What both ledgers know of a job, only the second one knows to its end.
-OF_ONE_LEDGER = ("one_ledger", "ledger_agrees", "fates", "inbox_read", "nothing_left")
+OF_ONE_LEDGER = (
+    "one_ledger",
+    "ledger_agrees",
+    "fates",
+    "callbacks_read",
+    "nothing_left",
+)
 
 
 @pytest.fixture(scope="module")

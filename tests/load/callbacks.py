@@ -17,7 +17,7 @@ OFFERED_A_SECOND = 300
 OFFERED = 3_000
 FIRST = 1 << 64  # no other measure has job ids from here on
 
-# The inbox keeps only a few callbacks of jobs that the ledger does not have.
+# The process stores only a few callbacks of jobs that the ledger does not have.
 _INSERT_JOBS = """
 INSERT INTO jobs (cluster, job_id, slurm_id, state, customer, provider, claim_key, definition, time_limit_min, chain_status,
     chain_block, chain_log_index, grid_logger_url, top_ups, cancel_requested, poll_count, status_message)
@@ -64,7 +64,7 @@ def callbacks(grid: Grid) -> list[Figure]:
 
 
 def call(grid: Grid, calls: Calls) -> Outcome:
-    """Make the calls; raises RuntimeError unless each of them is in the inbox
+    """Make the calls; raises RuntimeError unless each of them is stored
     afterwards.
     """
     names = ("callbacks", "postgres")
@@ -114,7 +114,7 @@ def unread(grid: Grid) -> int:
 
 
 def stored(grid: Grid) -> int:
-    """How many callbacks about made-up jobs are in the inbox."""
+    """How many callbacks about made-up jobs are stored."""
     return int(
         rows(
             grid,

@@ -1,8 +1,8 @@
 """Measures how much a million settled jobs in the ledger slow down new jobs, against an
 empty ledger.
 
-The times are the database's own, of the events in the journal and of the callbacks in
-the inbox.
+The times are the database's own, of the events in the journal and of the stored
+callbacks.
 """
 
 import statistics

@@ -360,14 +360,14 @@ def none_left(evidence: Evidence) -> ItemResults:
 
 
 HOOK_EVENTS_STORED = (
-    "each end for which slurmctld called the hook is in the inbox with its exact figures, in the spool, or noted as lost,"
+    "each end for which slurmctld called the hook is stored with its exact figures, in the spool, or noted as lost,"
     " unless slurmctld died before the hook had finished"
 )
 
 
 @check("I8", HOOK_EVENTS_STORED)
 def hook_events_stored(evidence: Evidence) -> ItemResults:
-    stored = _inbox(evidence)
+    stored = _stored_callbacks(evidence)
     files = [
         *evidence.spooled,
         *evidence.drafts,
@@ -384,14 +384,14 @@ def hook_events_stored(evidence: Evidence) -> ItemResults:
             kept = is_stored or seen.slurm_id in spooled | evidence.lost_ends
             kept = kept or _may_be_purged(evidence, seen.job_id, seen.slurm_id)
             end = f"the end of {seen.job_id} ({seen.slurm_id}; status, seconds, exit status {figures})"
-            yield None if kept else f"{end} is neither in the inbox nor spooled"
+            yield None if kept else f"{end} is neither stored nor spooled"
     for slurm_id in evidence.hook_unfinished:
         yield f"the hook was called for the end of {slurm_id} and did not finish"
 
 
-@check("I8", "every callback that was acknowledged to its caller is in the inbox")
+@check("I8", "every callback that was acknowledged to its caller is stored")
 def acknowledged(evidence: Evidence) -> ItemResults:
-    stored = _inbox(evidence)
+    stored = _stored_callbacks(evidence)
     for row in evidence.acknowledged:
         figures = row["status"], row["duration_s"], row["exit_code"]
         if row["status"] in KEPT_STATUSES:
@@ -400,10 +400,8 @@ def acknowledged(evidence: Evidence) -> ItemResults:
             yield None if kept else f"acknowledged and not stored: {row}"
 
 
-@check(
-    "I1", "all events of the spool are delivered, and all callbacks of the inbox read"
-)
-def inbox_read(evidence: Evidence) -> ItemResults:
+@check("I1", "all events of the spool are delivered, and all stored callbacks read")
+def callbacks_read(evidence: Evidence) -> ItemResults:
     for name in evidence.spooled:
         yield f"{name} waits in the spool"
     for name in evidence.rejected:
@@ -596,7 +594,9 @@ def _given_back(evidence: Evidence, job: OnChainJob) -> bool:
 CallbackFigures = tuple[int, int, int]  # status, seconds, exit status
 
 
-def _inbox(evidence: Evidence) -> dict[tuple[str, int], set[CallbackFigures]]:
+def _stored_callbacks(
+    evidence: Evidence,
+) -> dict[tuple[str, int], set[CallbackFigures]]:
     stored = defaultdict(set)
     for row in evidence.ledger["callbacks"]:
         stored[row["job_id"], row["slurm_id"]].add(
@@ -611,7 +611,7 @@ def _is_stored(
     slurm_id: int,
     figures: CallbackFigures,
 ) -> bool:
-    """Whether the inbox has this callback, or has no room for more callbacks about this
+    """Whether this callback is stored, or there is no room for more callbacks about this
     job.
     """
     of_job = stored.get((job_id, slurm_id), set())

@@ -289,7 +289,7 @@ def called(calls: Path) -> int:
 def one_poll(
     grid: Grid, worker: Worker, job_ids: Sequence[JobId], customer: str
 ) -> PolledJobs:
-    """Run the monitor once: the inbox has a callback about the end of each job, and
+    """Run the monitor once: a callback about the end of each job is stored, and
     SLURM confirms it. Its time ends with the last commit in the ledger.
     """
     ledger = worker.context.ledger

@@ -97,7 +97,7 @@ def site() -> Iterator[TlsCallbackServer]:
 
 
 @pytest.fixture(autouse=True)
-def _empty_inbox(site: TlsCallbackServer) -> None:
+def _delete_stored_callbacks(site: TlsCallbackServer) -> None:
     site.forget()
 
 
@@ -462,7 +462,7 @@ def test_grpc_callbacks__settings_missing__ends_with_status_2_and_names_the_vari
     assert reason.startswith("SLURM_SSH_PUBLIC_KEY: found nothing; expected")
 
 
-def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settled(
+def test_callback_store__job_with_many_callbacks__refuses_more_until_settled(
     site: TlsCallbackServer,
 ) -> None:
     writer = CallbackWriter(
@@ -491,7 +491,7 @@ def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settle
     writer.close()
 
 
-def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on(
+def test_callback_writer__unexpected_error__refuses_the_callback_and_goes_on(
     site: TlsCallbackServer,
 ) -> None:
     writer = CallbackWriter(site.environment["DATABASE_URL"], "here")
@@ -500,18 +500,18 @@ def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on
         asyncio.run(
             writer.store(report, "\ud800")
         )  # which has no bytes: the driver raises what is no error of a database
-    wait_until(lambda: asyncio.run(writer.is_open()), "the inbox to be open", 60.0)
+    wait_until(lambda: asyncio.run(writer.is_open()), "the writer to be open", 60.0)
     asyncio.run(writer.store(report, "test"))
     assert len(site.rows()) == 1
     writer.close()
 
 
-def test_inbox__check_whether_it_is_open_fails_unexpectedly__answers_no(
+def test_callback_writer__check_whether_it_is_open_fails__answers_no(
     site: TlsCallbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = CallbackWriter(site.environment["DATABASE_URL"], "here")
     with monkeypatch.context() as broken:
         broken.setattr(CallbackStore, "store", lambda *_: 1 / 0)
         assert not asyncio.run(writer.is_open())
-    wait_until(lambda: asyncio.run(writer.is_open()), "the inbox to be open", 60.0)
+    wait_until(lambda: asyncio.run(writer.is_open()), "the writer to be open", 60.0)
     writer.close()

@@ -13,7 +13,7 @@ from tests.support.recorded_jobs import (
 )
 
 
-def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(
+def test_stored_callbacks__strangers__are_counted_and_forgotten_within_the_hour(
     ledger: Ledger, engine: Engine
 ) -> None:
     bring_to_queued(ledger)
@@ -55,7 +55,7 @@ def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(
 
 
 @pytest.mark.parametrize(("settled", "forgotten"), [(False, 0), (True, 3)])
-def test_inbox__callback_about_a_job_that_slurm_never_had__is_kept_until_settled(
+def test_stored_callbacks__about_a_job_that_slurm_never_had__are_kept_until_settled(
     ledger: Ledger, engine: Engine, settled: bool, forgotten: int
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM))
@@ -111,7 +111,7 @@ def test_purge_unknown__one_callback_is_repeated__strangers_behind_it_are_forgot
     assert ledger.callbacks.purge_unknown() == 1 - kept
 
 
-def test_inbox__read__is_marked_with_what_it_makes_of_the_job(
+def test_stored_callbacks__read__is_marked_with_what_it_makes_of_the_job(
     ledger: Ledger, engine: Engine
 ) -> None:
     bring_to_queued(ledger)

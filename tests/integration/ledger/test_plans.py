@@ -408,13 +408,13 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
     "looks": lambda ledger, _: ledger.journal.looks(
         [f"0x{n:064x}" for n in range(1, BATCH)], 7200.0
     ),
-    "last_heard": lambda ledger, _: ledger.callbacks.last_callback_ages_s(
+    "last_callback_ages": lambda ledger, _: ledger.callbacks.last_callback_ages_s(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
     "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
-    "heard": lambda ledger, _: ledger.callbacks.counts(
+    "counts of callbacks": lambda ledger, _: ledger.callbacks.counts(
         [(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]
     ),
     "slurm_ids": lambda ledger, _: ledger.slurm_ids(
@@ -427,7 +427,7 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED
     ),
     "callbacks_since": lambda ledger, _: ledger.callbacks.of_last(RUNNING, 3600.0),
-    "inbox of the callbacks: full": lambda ledger, _: callbacks_said(ledger),
+    "stored callbacks: full": lambda ledger, _: callbacks_said(ledger),
     "leases of the dead": lambda ledger, _: free_leases(ledger),
     "lease of an isolated effect": lambda ledger, _: lease_isolated(ledger),
     "lease of submissions": lambda ledger, _: ledger.effects.lease_groups(16, 20),

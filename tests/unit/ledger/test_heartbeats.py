@@ -53,7 +53,7 @@ def test_problems__grpc_process_is_not_heard__has_a_line_for_it() -> None:
     assert problems([], run_ages_s(CALLBACKS), 0.0) == []
     for periodic_run_ages_s in ({}, run_ages_s(CALLBACKS, LEAST_S + 1)):
         (line,) = problems([], periodic_run_ages_s, 0.0)
-        assert "the gRPC process is not heard" in line
+        assert "the gRPC process sends no heartbeat" in line
 
 
 def test_unreachable_since__several_sweeps_in_a_row__counts_from_the_first() -> None:

@@ -938,7 +938,7 @@ def test_find_discrepancies__submitted_again__only_what_waited_and_left_no_trace
                 False,
             )
             assert view.traces[job.job_id] is Trace.NONE
-            assert view.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id)
+            assert view.confirmed_by_earlier_sweep(DiscrepancyKind.MISSING, job.job_id)
             assert job in view.missing
 
 

@@ -224,7 +224,7 @@ def test_confirmed_by_previous_run__each_doubt__is_the_same_one_after_the_grace(
     doubts: dict[str, float], slurm_id: SlurmId | None, confirmed: bool
 ) -> None:
     view = seeing(previous_doubts=doubts, grace_s=300.0)
-    found = view.confirmed_by_previous_run(DiscrepancyKind.MISSING, name(1), slurm_id)
+    found = view.confirmed_by_earlier_sweep(DiscrepancyKind.MISSING, name(1), slurm_id)
     assert found is confirmed
 
 
