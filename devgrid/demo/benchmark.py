@@ -9,6 +9,7 @@ from devgrid.chain.model import ChainError, Provider
 from devgrid.demo.progress import ledger_of
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
+from supervisor_tasks.ledger.benchmark_queries import BenchmarkQueries
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 
 TO_ASK_S = 120.0
@@ -26,7 +27,10 @@ def measure_and_approve(grid: Grid, show: ShowStep) -> None:
     address = grid.chain.account("provider").address
     show("unknown", f"the contract does not know {address}")
     with ledger_of(grid) as engine:
-        _show_run(BenchmarkStore(engine, grid.environment["CLUSTER_NAME"]), show)
+        cluster = grid.environment["CLUSTER_NAME"]
+        _show_run(
+            BenchmarkStore(engine, cluster), BenchmarkQueries(engine, cluster), show
+        )
     wait_until(
         lambda: _waiting(grid, address) is not None,
         "the registration",
@@ -44,11 +48,13 @@ def measure_and_approve(grid: Grid, show: ShowStep) -> None:
     show("approved", "by the grid's operator: jobs may come")
 
 
-def _show_run(benchmarks: BenchmarkStore, show: ShowStep) -> None:
+def _show_run(
+    benchmarks: BenchmarkStore, queries: BenchmarkQueries, show: ShowStep
+) -> None:
     wait_until(
-        lambda: benchmarks.run() is not None, "a benchmark run", TO_ASK_S, CHECK_EVERY_S
+        lambda: queries.run() is not None, "a benchmark run", TO_ASK_S, CHECK_EVERY_S
     )
-    run = benchmarks.run()
+    run = queries.run()
     assert run is not None  # noqa: S101  just waited for
     show("to be measured", f"run {run['id']}: {run['why']}")
     shown: set[tuple[str, str]] = set()
@@ -56,7 +62,7 @@ def _show_run(benchmarks: BenchmarkStore, show: ShowStep) -> None:
     def ended() -> bool:
         # before the results are read, so that none is missed
         over = benchmarks.under_way() is None
-        for result in benchmarks.results(run["id"]):
+        for result in queries.results(run["id"]):
             step = result["benchmark"], result["stage"]
             if step not in shown and result["stage"] in _STEPS:
                 shown.add(step)

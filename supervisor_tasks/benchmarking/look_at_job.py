@@ -89,10 +89,10 @@ def _ended_by_us(
     slurm_id: SlurmId,
 ) -> MeasurementUpdate:
     """Have SLURM end a job that cannot start, or whose run must end."""
-    specs = None
+    hardware = None
     if run.cancel_reason is None and counts_nodes(one, record):
-        specs = context.slurm.nodes.specs()
-    cannot_start = blocked_reason(one, record, specs)
+        hardware = context.slurm.nodes.hardware()
+    cannot_start = blocked_reason(one, record, hardware)
     if not cannot_start and run.cancel_reason is None:
         return change
     rejected = _cancel(context, one, slurm_id)

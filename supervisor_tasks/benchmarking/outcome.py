@@ -92,10 +92,12 @@ def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
 
 
 def blocked_reason(
-    one: Measurement, record: JobRecord | None, specs: PartitionHardware | None = None
+    one: Measurement,
+    record: JobRecord | None,
+    hardware: PartitionHardware | None = None,
 ) -> str:
     """Return why a job that waits in SLURM must be ended: it will not begin, or others
-    wait for it too long. Empty if it may wait on. `specs` are the nodes as they are
+    wait for it too long. Empty if it may wait on. `hardware` are the nodes as they are
     now, if it is time to count them.
     """
     if not _waits(record):
@@ -103,8 +105,8 @@ def blocked_reason(
     if record.never_begins:
         return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(one)})"
     too_few = ""
-    if specs is not None:
-        too_few = too_few_nodes(one, specs)
+    if hardware is not None:
+        too_few = too_few_nodes(one, hardware)
     if too_few:
         return f"{too_few}; SLURM: {record.shown}"
     if _waited_s(one, record) > MAX_WAIT_S:
@@ -126,7 +128,7 @@ def waits_long(one: Measurement, record: JobRecord | None) -> bool:
     return _waited_s(one, record) > LONG_WAIT_S
 
 
-def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
+def too_few_nodes(one: Measurement, hardware: PartitionHardware) -> str:
     """Return what is missing; empty if nothing is. Nodes that SLURM does not show count
     as working: the job may wait for them.
     """
@@ -134,11 +136,11 @@ def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
     nodelist = sbatch_option(one, "nodelist")
     named = nodelist.split(",")
     working = 0
-    for node in specs.in_order:
+    for node in hardware.in_order:
         can_be_used = not nodelist or node.name in named
         if can_be_used and node.works:
             working += 1
-    if working + specs.hidden_nodes >= wanted:
+    if working + hardware.hidden_nodes >= wanted:
         return ""
     return f"it needs {wanted} nodes, {working} work"
 

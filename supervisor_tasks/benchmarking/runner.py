@@ -39,12 +39,12 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import BenchmarkResult
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.ledger.stored_text import sanitize_and_truncate
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.ssh import LoginRejectedError
-from supervisor_tasks.slurm_lookup.cluster_guard import (
+from supervisor_tasks.slurm_lookup.cluster_check import (
     require_expected_cluster,
     require_not_paused,
 )
@@ -150,26 +150,27 @@ def _do(
 def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
     """Find out what the run must measure, and store the plan."""
     beginning = _names_begin(context)
-    specs = context.slurm.nodes.specs()
-    if not specs.nodes:
+    hardware = context.slurm.nodes.hardware()
+    if not hardware.nodes:
         raise SlurmUnavailableError(
-            f"found {len(specs.left_out)} nodes, and none works; expected one that does: see `sinfo -R` on the login node"
+            f"found {len(hardware.excluded_nodes)} nodes, and none works; expected one that does: see"
+            " `sinfo -R` on the login node"
         )
     try:
-        plan = context.benchmarking.plan_of(specs, run.token)
+        plan = context.benchmarking.plan_of(hardware, run.token)
     except ValueError as error:
         raise ImpossibleRunError(f"{RUN_NOT_PLANNED}{error}") from error
     planned = jobs_of(
         plan, context.benchmarking.suite.values(), context.benchmarking.sbatch_flags
     )
     context.ledger.benchmarks.begin(
-        run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]}
+        run, planned, beginning, {"nodes": [asdict(node) for node in hardware.nodes]}
     )
     log.info(
         "benchmark_run_begun",
         run=run.id,
         why=run.why,
-        nodes=len(specs.nodes),
+        nodes=len(hardware.nodes),
         benchmarks=[one.benchmark for one in planned],
     )
 

@@ -38,7 +38,7 @@ def submit_benchmark(
         return look_at_job(context, run, one)
     jobs = context.benchmarking.jobs
     hand_over_in_order(
-        jobs.clock, partial(_begin, context, one), partial(_hand_over, context)
+        jobs.clock, partial(_begin, context, one), partial(_run_sbatch, context)
     )
     return FIRST_POLL_S
 
@@ -53,7 +53,7 @@ def _begin(context: WorkerContext, one: Measurement) -> Measurement | None:
     return replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
 
 
-def _hand_over(
+def _run_sbatch(
     context: WorkerContext, one: Measurement, clock: LoginClock, begun_s: float
 ) -> None:
     answer = context.benchmarking.jobs.submit(one, clock, begun_s)

@@ -147,16 +147,17 @@ def plan(
     settings = load(Need.SLURM)
     slurm = slurm_services(settings)
     try:
-        specs = slurm.nodes.specs()
+        hardware = slurm.nodes.hardware()
     finally:
         slurm.cluster.close()
-    if not specs.nodes:
+    if not hardware.nodes:
         raise CommandError(
-            f"found {len(specs.left_out)} nodes, and none works; expected one that does: see `sinfo -R` on the login node"
+            f"found {len(hardware.excluded_nodes)} nodes, and none works; expected one that does: see"
+            " `sinfo -R` on the login node"
         )
     try:
         jobs = jobs_of(
-            plan_of(settings, specs, NO_RUN),
+            plan_of(settings, hardware, NO_RUN),
             SUITE.values(),
             settings.benchmark_sbatch_flags,
         )
@@ -164,7 +165,7 @@ def plan(
         raise CommandError(
             f"the run cannot be planned: {error}; change the setting that it names"
         ) from error
-    nodes = [asdict(node) for node in specs.nodes]
+    nodes = [asdict(node) for node in hardware.nodes]
     if output in (Format.JSON, Format.YAML):
         shown = [
             {"benchmark": job.benchmark, "options": job.options, "script": job.script}
@@ -203,8 +204,8 @@ def show(
 
 
 def _show_run(cli: CliContext, number: int, output: Format) -> None:
-    run = cli.ledger.benchmarks.run(number)
-    results = cli.ledger.benchmarks.results(number)
+    run = cli.ledger.benchmark_queries.run(number)
+    results = cli.ledger.benchmark_queries.results(number)
     assert run is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
     run = run | {"last_error": _last_error(cli, number)}
     cli.shown.one(
@@ -321,7 +322,7 @@ def history(
 def _runs(
     cli: CliContext, limit: int, since: datetime | None, output: Format
 ) -> list[dict[str, Any]]:
-    runs = cli.ledger.benchmarks.runs(limit, since)
+    runs = cli.ledger.benchmark_queries.runs(limit, since)
     if output in (Format.TABLE, Format.WIDE):
         return [run | {"hardware": _hardware(run["hardware"])} for run in runs]
     return runs
@@ -330,7 +331,7 @@ def _runs(
 def _values(
     cli: CliContext, label: str, limit: int, since: datetime | None
 ) -> list[dict[str, Any]]:
-    points = cli.ledger.benchmarks.history(label, since)[-limit:]
+    points = cli.ledger.benchmark_queries.history(label, since)[-limit:]
     rows = [
         {
             "at": one.at,
@@ -364,9 +365,9 @@ def output(
     """
     cli = cli_context(context)
     number = _run_number(cli, run_id)
-    found = cli.ledger.benchmarks.output(number, name)
+    found = cli.ledger.benchmark_queries.output(number, name)
     if found is None:
-        results = cli.ledger.benchmarks.results(number)
+        results = cli.ledger.benchmark_queries.results(number)
         known = joined((row["benchmark"] for row in results), "none yet")
         raise CommandError(
             f"found no benchmark {name!r} in run {number}; expected one that it has: {known}"
@@ -406,14 +407,14 @@ def plot(
     from supervisor_tasks.cli.plot import Drawn, drawn  # imports pygal
 
     cli = cli_context(context)
-    points = cli.ledger.benchmarks.history(label)
+    points = cli.ledger.benchmark_queries.history(label)
     numbers = [
         Drawn(one.at, one.value, one.run_id)
         for one in points
         if isinstance(one.value, int | float)
     ]
     if not numbers:
-        known = joined(cli.ledger.benchmarks.known_labels())
+        known = joined(cli.ledger.benchmark_queries.known_labels())
         raise CommandError(
             f"found no number of {label!r}; expected a label that was measured: {known}"
         )
@@ -433,7 +434,7 @@ def _run_number(cli: CliContext, run_id: int | None) -> int:
     """Return the number of a run, or of the last one, which must exist. Raises
     CommandError.
     """
-    found = cli.ledger.benchmarks.run(run_id)
+    found = cli.ledger.benchmark_queries.run(run_id)
     if found is None:
         missing = "no run" if run_id is None else f"no run {run_id}"
         raise CommandError(

@@ -17,13 +17,14 @@ from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.jobs.model import IN_SLURM
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_pause_of_sweep
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.clusters import AT_WORK, known_clusters, summary
 from supervisor_tasks.ledger.facts import (
     SLURM_CLUSTER,
     SLURM_MIN_JOB_AGE,
     UNEXPECTED_CLUSTER,
 )
+from supervisor_tasks.ledger.switch_names import Switch, is_pause_of_sweep
 
 CLUSTERS = View(
     "clusters",

@@ -13,9 +13,10 @@ from supervisor_tasks.cli.status import LOGS
 from supervisor_tasks.cli.views import span
 from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.jobs.model import BEFORE_SLURM, IN_SLURM
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.heartbeats import REPORTER, delete_reporter_heartbeat
+from supervisor_tasks.ledger.switch_names import Switch
 
 claims = options.noun(
     "Stop and start the claiming of jobs; what is under way goes on.",

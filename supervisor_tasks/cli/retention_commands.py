@@ -10,9 +10,9 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.cli_context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.wording import counted
-from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.archive import archive as write_archive
 from supervisor_tasks.ledger.retention import SCRIPTS_KEPT_DAYS, Retention
+from supervisor_tasks.ledger.switch_names import Switch
 
 retention = options.noun(
     "Pause and resume the deletion of old rows.", example="retention pause"

@@ -25,8 +25,8 @@ from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted, joined
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.jobs.model import State
-from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.status_queries import JobFilter, StatusSummary
+from supervisor_tasks.ledger.switch_names import Switch
 
 STATES = View(
     "jobs",

@@ -23,7 +23,7 @@ from supervisor_tasks.doctor.probe_runner import MARGIN_S, LazyResource
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.examination_queries import last_customer, server_version
+from supervisor_tasks.ledger.doctor_queries import last_customer, server_version
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.slurm.cluster import over_ssh

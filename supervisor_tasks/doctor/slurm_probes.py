@@ -163,9 +163,9 @@ def nodes(shared: ProbeContext) -> Iterator[Finding]:
     """Whether the partition has nodes that work."""
     services = shared.slurm.needed()
     shared.controller.needed()
-    found = services.nodes.specs()
+    found = services.nodes.hardware()
     yield nodes_verdict(
-        len(found.nodes), services.cluster.settings.partition, len(found.left_out)
+        len(found.nodes), services.cluster.settings.partition, len(found.excluded_nodes)
     )
 
 

@@ -8,7 +8,7 @@ from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.slurm.hardware import PartitionHardware
 
 
-def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
+def plan_of(settings: Settings, hardware: PartitionHardware, nonce: str) -> Plan:
     """Return the plan. Raises ValueError for settings that do not fit, such as UCX
     devices for another number of nodes.
     """
@@ -19,10 +19,10 @@ def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
             PlannedNode(
                 name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb
             )
-            for node in specs.nodes
+            for node in hardware.nodes
         ),
         nonce=nonce,
-        time_limit_min=_time_limit_min(settings, specs),
+        time_limit_min=_time_limit_min(settings, hardware),
         images=Images(
             hpl=settings.benchmark_hpl_image,
             osu=settings.benchmark_osu_image,
@@ -37,7 +37,7 @@ def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
         cpu_ranks_per_node=settings.benchmark_cpu_ranks_per_node,
         ior_block_mb_per_node=settings.benchmark_ior_block_mb_per_node,
         ior_iterations=settings.benchmark_ior_iterations,
-        ucx=_ucx(settings, specs),
+        ucx=_ucx(settings, hardware),
         trace=settings.benchmark_trace,
         environment=settings.benchmark_environment,
         volumes=settings.benchmark_volumes or dict(VOLUMES),
@@ -50,17 +50,17 @@ def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
     )
 
 
-def _time_limit_min(settings: Settings, specs: PartitionHardware) -> int:
+def _time_limit_min(settings: Settings, hardware: PartitionHardware) -> int:
     """The limit in the settings, but no more than the partition allows: SLURM would
     accept a longer job, and let it wait without end.
     """
     wanted_min = max(math.ceil(settings.benchmark_time_limit / 60), 1)
-    if not specs.max_time_min:
+    if not hardware.max_time_min:
         return wanted_min
-    return min(wanted_min, specs.max_time_min)
+    return min(wanted_min, hardware.max_time_min)
 
 
-def _ucx(settings: Settings, specs: PartitionHardware) -> Ucx:
+def _ucx(settings: Settings, hardware: PartitionHardware) -> Ucx:
     """Devices are given for all nodes of the partition, in their order, because the
     nodes that work change from run to run.
     """
@@ -71,7 +71,7 @@ def _ucx(settings: Settings, specs: PartitionHardware) -> Ucx:
     )
     if not ucx.enabled:
         return ucx.model_copy(update={"affinity": ()})
-    nodes = specs.in_order
+    nodes = hardware.in_order
     if len(ucx.affinity) <= 1:
         return ucx
     if len(ucx.affinity) != len(nodes):
@@ -82,5 +82,5 @@ def _ucx(settings: Settings, specs: PartitionHardware) -> Ucx:
             f"{len(ucx.affinity)} entries of UCX affinity; expected {expected}"
         )
     of_node = dict(zip((node.name for node in nodes), ucx.affinity, strict=True))
-    affinity = tuple(of_node[node.name] for node in specs.nodes)
+    affinity = tuple(of_node[node.name] for node in hardware.nodes)
     return ucx.model_copy(update={"affinity": affinity})

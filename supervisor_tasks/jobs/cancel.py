@@ -23,7 +23,7 @@ from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import may_arrive
 from supervisor_tasks.slurm.submit_token import without_token
-from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm_lookup.cluster_check import require_expected_cluster
 from supervisor_tasks.slurm_lookup.lookup import record_of
 
 LOOK_AGAIN_S = 60.0  # between looks while the customer has a token that counts

@@ -22,11 +22,12 @@ from supervisor_tasks.jobs.claim_limits import ClaimLook, WaitingJobsLimit, Wait
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.stalled import is_held
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE
 from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.wallet.gas import NoEstimateError

@@ -31,7 +31,7 @@ from supervisor_tasks.jobs.submission_rules import (
 )
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.slurm.submit_once import SlurmRecords
-from supervisor_tasks.slurm_lookup.cluster_guard import require_not_paused
+from supervisor_tasks.slurm_lookup.cluster_check import require_not_paused
 
 
 def search_cut_off_submissions(

@@ -51,7 +51,7 @@ from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError
 from supervisor_tasks.slurm.submission_order import hand_over_in_order
 from supervisor_tasks.slurm.submit_once import SubmissionOutcome, submission_outcome
-from supervisor_tasks.slurm_lookup.cluster_guard import (
+from supervisor_tasks.slurm_lookup.cluster_check import (
     require_expected_cluster,
     require_not_paused,
 )
@@ -127,7 +127,7 @@ def _submit_ready(group: Group, members: Members) -> None:
     hand_over_in_order(
         partial(cluster.clock.of, group.customer),
         partial(_begin, group, new, scripts, past),
-        partial(_hand_over, group),
+        partial(_run_sbatch, group),
     )
 
 
@@ -203,7 +203,7 @@ def _new(
     return new
 
 
-def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -> None:
+def _run_sbatch(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -> None:
     """Run sbatch for each job. The jobs that SLURM may have twice are answered after a
     look at SLURM.
     """

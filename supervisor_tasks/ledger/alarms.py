@@ -1,6 +1,4 @@
-"""The names of alarms, for the operator, and of switches that the operator can set.
-Pure.
-"""
+"""The names of alarms, for the operator. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -66,29 +64,6 @@ class AlarmName(StrEnum):
     BENCHMARK_WAITS = "benchmark_waits"  # for long, in SLURM's queue
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
     NOTIFICATIONS_FAILING = "notifications_failing"
-
-
-class Switch(StrEnum):
-    """The switches that an operator can set."""
-
-    CLAIMING_PAUSED = "claiming_paused"
-    """No new job is claimed; claimed jobs go on."""
-    SUBMISSIONS_PAUSED = "submissions_paused"
-    """No job is claimed, and none is submitted to SLURM."""
-    RETENTION_PAUSED = "retention_paused"
-    """No old row is deleted, such as during an audit."""
-
-
-# the reason of a pause that a sweep has set begins like this
-STATE_LOST = "SLURM does not know"
-
-
-def is_pause_of_sweep(reason: str | None) -> bool:
-    """Whether a sweep has paused submissions with this reason, because SLURM lost its
-    state. A sweep ends such a pause, and so does `supervisor cluster accept`; any other
-    one is an operator's.
-    """
-    return reason is not None and reason.startswith(STATE_LOST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,9 @@ from supervisor_tasks.benchmarking.benchmark_run import (
     job_name,
 )
 from supervisor_tasks.jobs.model import EffectKind
-from supervisor_tasks.ledger.mapping import (
-    optional_float,
-    sanitize_and_truncate,
-    sanitize_json,
-)
+from supervisor_tasks.ledger.mapping import optional_float
 from supervisor_tasks.ledger.outbox import bring_forward, request
+from supervisor_tasks.ledger.stored_text import sanitize_and_truncate, sanitize_json
 from supervisor_tasks.ledger.tables import BENCHMARK_RESULTS, BENCHMARK_RUNS
 from supervisor_tasks.provider.offer import Machine, machines_digest
 from supervisor_tasks.provider.registration_rules import CompletedRun
@@ -38,33 +35,6 @@ OPEN = BENCHMARK_RUNS.c.state.in_(
 TOKEN_BYTES = 8
 ENDS = (BenchmarkState.ENDED, BenchmarkState.FAILED, BenchmarkState.CANCELLED)
 
-# The columns of results that are shown. Scripts and outputs are left out: they may be
-# long.
-SHOWN_COLUMNS = (
-    *(
-        BENCHMARK_RESULTS.c[name]
-        for name in (
-            "run_id",
-            "benchmark",
-            "stage",
-            "job_name",
-            "slurm_id",
-            "slurm_state",
-            "labels",
-        )
-    ),
-    *(
-        BENCHMARK_RESULTS.c[name]
-        for name in ("left_out", "notes", "tool", "reason", "called_at", "ended_at")
-    ),
-    func.octet_length(BENCHMARK_RESULTS.c.output).label("output_bytes"),
-)
-SHOWN_OF_RUN = tuple(
-    column
-    for column in BENCHMARK_RUNS.c
-    if column.name
-    not in ("cluster", "token", "hardware_digest", "pricing_digest", "forced")
-)
 MAX_ENDED_RUNS = 100  # the last runs that `ended` reads
 # the last runs whose labels count; a limit, because the registration reads them every
 # few seconds
@@ -87,15 +57,6 @@ _LAST_RESULTS = text(
     ) AS last
     """
 )
-_HISTORY = text(
-    """
-    SELECT results.ended_at AS at, run_id, benchmark, labels -> CAST(:label AS text) AS value
-    FROM benchmark_results AS results
-    WHERE cluster = :cluster AND stage = 'MEASURED' AND labels ? CAST(:label AS text)
-        AND (CAST(:since AS timestamptz) IS NULL OR results.ended_at >= :since)
-    ORDER BY results.id
-    """
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +72,6 @@ class StoredMeasurement:
     run_id: int
     ended_at: datetime
     hardware_digest: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class HistorySample:
-    """The value of a label at a point in time."""
-
-    at: datetime
-    run_id: int
-    benchmark: str
-    value: Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -562,85 +513,6 @@ class BenchmarkStore:
             for row in last
             if row.stage == BenchmarkState.FAILED.value
         }
-
-    def history(self, label: str, since: datetime | None = None) -> list[HistorySample]:
-        """All values that a label had, oldest first; with `since` those that were
-        measured then or later.
-        """
-        with self._engine.connect() as connection:
-            rows = connection.execute(
-                _HISTORY, {"cluster": self._cluster, "label": label, "since": since}
-            ).mappings()
-            return [HistorySample(**row) for row in rows]
-
-    def known_labels(self) -> list[str]:
-        """All labels that were ever measured. It reads all results: use it for an
-        operator, not for frequent work.
-        """
-        names = func.jsonb_object_keys(BENCHMARK_RESULTS.c.labels).label("name")
-        query = select(names).where(
-            BENCHMARK_RESULTS.c.cluster == self._cluster,
-            BENCHMARK_RESULTS.c.stage == BenchmarkState.MEASURED.value,
-        )
-        with self._engine.connect() as connection:
-            return sorted(connection.scalars(query.distinct()))
-
-    def runs(self, most: int, since: datetime | None = None) -> list[dict[str, Any]]:
-        """The last runs, the newest first; with `since` those that were asked for then
-        or later.
-        """
-        query = (
-            select(*SHOWN_OF_RUN)
-            .where(BENCHMARK_RUNS.c.cluster == self._cluster)
-            .order_by(BENCHMARK_RUNS.c.id.desc())
-            .limit(most)
-        )
-        if since is not None:
-            query = query.where(BENCHMARK_RUNS.c.asked_at >= since)
-        with self._engine.connect() as connection:
-            return list(map(dict, connection.execute(query).mappings()))
-
-    def run(self, run_id: int | None = None) -> dict[str, Any] | None:
-        """A run, or the last one if no number is given. None when there is no such
-        run.
-        """
-        if run_id is None:
-            return next(iter(self.runs(1)), None)
-        query = select(*SHOWN_OF_RUN).where(
-            BENCHMARK_RUNS.c.cluster == self._cluster, BENCHMARK_RUNS.c.id == run_id
-        )
-        with self._engine.connect() as connection:
-            row = connection.execute(query).mappings().first()
-        return None if row is None else dict(row)
-
-    def results(self, run_id: int) -> list[dict[str, Any]]:
-        """The benchmarks of a run, for an operator; without scripts and outputs."""
-        of_run = (
-            BENCHMARK_RESULTS.c.cluster == self._cluster,
-            BENCHMARK_RESULTS.c.run_id == run_id,
-        )
-        with self._engine.connect() as connection:
-            rows = connection.execute(
-                select(*SHOWN_COLUMNS).where(*of_run).order_by(BENCHMARK_RESULTS.c.id)
-            ).mappings()
-            return list(map(dict, rows))
-
-    def output(self, run_id: int, benchmark: str) -> tuple[str, bytes | None] | None:
-        """The script of a benchmark and its output; None when there is no such
-        benchmark.
-        """
-        of_it = (
-            BENCHMARK_RESULTS.c.cluster == self._cluster,
-            BENCHMARK_RESULTS.c.run_id == run_id,
-            BENCHMARK_RESULTS.c.benchmark == benchmark,
-        )
-        with self._engine.connect() as connection:
-            row = connection.execute(
-                select(BENCHMARK_RESULTS.c.script, BENCHMARK_RESULTS.c.output).where(
-                    *of_it
-                )
-            ).first()
-        return None if row is None else (row.script, row.output)
 
 
 _COLUMNS = (

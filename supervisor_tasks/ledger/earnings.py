@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.mapping import filter_parameters
+from supervisor_tasks.ledger.list_filter import filter_parameters
 
 BILLED = [
     f"report {status.name}"

@@ -25,7 +25,7 @@ from supervisor_tasks.ledger.incidents_sql import (
     MAY_BE_SENT,
     MESSAGE_STATE,
 )
-from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.stored_text import sanitize_and_truncate
 from supervisor_tasks.notifications.delivery_rules import NoticePlan
 from supervisor_tasks.notifications.incident_messages import (
     TEST,

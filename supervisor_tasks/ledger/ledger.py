@@ -34,6 +34,7 @@ from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.jobs.task_summary import with_news
 from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.alarm_store import Alarms
+from supervisor_tasks.ledger.benchmark_queries import BenchmarkQueries
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.block_reads import Cursors
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
@@ -183,6 +184,7 @@ class Ledger:
         self.facts = Facts(engine, cluster)
         self.reconciliations = Reconciliations(engine, cluster)
         self.benchmarks = BenchmarkStore(engine, cluster)
+        self.benchmark_queries = BenchmarkQueries(engine, cluster)
         self.foreign_claims = ForeignClaims(engine, cluster)
         self.wallets = WalletHolders(engine, cluster)
 

@@ -1,9 +1,6 @@
-"""Converts between the rows of the ledger and the `Job` of `advance`, and makes foreign
-text fit for Postgres.
-"""
+"""Converts between the rows of the ledger and the `Job` of `advance`."""
 
 from dataclasses import fields, is_dataclass
-from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +17,7 @@ from supervisor_tasks.jobs.model import (
     TopUp,
 )
 from supervisor_tasks.jobs.runs import JobRun
+from supervisor_tasks.ledger.stored_text import sanitize_text
 
 if TYPE_CHECKING:
     from sqlalchemy import RowMapping
@@ -56,61 +54,12 @@ COLUMNS = (
     "stop_reason",
 )  # of a job, in `jobs`
 
-MAX_TEXT_CHARACTERS = 2000  # characters of an error or of a piece of evidence
-
-
-def sanitize_text(text: str) -> str:
-    """A text that Postgres can store: lone surrogates and NUL characters are
-    escaped.
-    """
-    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
-
-
-def sanitize_and_truncate(text: str) -> str:
-    """A text that Postgres can store, cut to MAX_TEXT_CHARACTERS characters."""
-    return sanitize_text(text)[:MAX_TEXT_CHARACTERS]
-
-
-def sanitize_optional(text: str | None) -> str | None:
-    """The same of a text that may be missing: None stays None."""
-    if text is None:
-        return None
-    return sanitize_and_truncate(text)
-
 
 def optional_float(number: Any) -> float | None:
     """A number of a row as a float; None if the row has none."""
     if number is None:
         return None
     return float(number)
-
-
-def filter_parameters(
-    customer: str | None, since: timedelta | None
-) -> dict[str, object]:
-    """The parameters of a list's filter: rows of customers whose address begins so, and
-    not older than that. None leaves all rows in.
-    """
-    return {
-        "customer": f"{customer.lower()}%" if customer else None,
-        "since_s": None if since is None else since.total_seconds(),
-    }
-
-
-def sanitize_json(value: Any) -> Any:
-    """A value as JSON that Postgres can store. Texts are sanitized and cut; values of
-    other types become texts.
-    """
-    if isinstance(value, bool | int | float | None):
-        return value
-    if isinstance(value, dict):
-        return {
-            sanitize_and_truncate(str(key)): sanitize_json(entry)
-            for key, entry in value.items()
-        }
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(map(sanitize_json, value))
-    return sanitize_and_truncate(str(value))
 
 
 def job_from_row(row: "RowMapping") -> Job:

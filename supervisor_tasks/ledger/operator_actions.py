@@ -10,7 +10,7 @@ from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.events import OperatorAbandonedEffect, SlurmJobMissing
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger import outbox_sql
-from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_pause_of_sweep
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import (
     SLURM_ACCEPTED,
     SLURM_CLUSTER,
@@ -18,6 +18,7 @@ from supervisor_tasks.ledger.facts import (
     UNEXPECTED_CLUSTER,
 )
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.switch_names import Switch, is_pause_of_sweep
 
 ACCEPTED = "the operator accepted SLURM as it is"
 NO_OTHER_SLURM = "no other SLURM"

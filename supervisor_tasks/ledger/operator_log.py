@@ -10,7 +10,7 @@ from sqlalchemy import Engine, func, insert, inspect, select, update
 
 from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.stored_text import sanitize_and_truncate
 from supervisor_tasks.ledger.tables import OPERATOR_LOG
 
 DONE = "done"

@@ -27,7 +27,7 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import DATABASE_ERRORS, read_connection
 from supervisor_tasks.ledger.lock_names import LEASING_EFFECTS
-from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_optional
+from supervisor_tasks.ledger.stored_text import sanitize_and_truncate, sanitize_optional
 from supervisor_tasks.ledger.worker_sessions import WorkerSession
 
 log = structlog.get_logger()

@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.paid_size import Paid, as_given
 from supervisor_tasks.jobs.runs import JobRun, Runs, left_min
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
-from supervisor_tasks.ledger.mapping import sanitize_json
+from supervisor_tasks.ledger.stored_text import sanitize_json
 from supervisor_tasks.ledger.tables import FACTS, IS_OPEN, RECONCILIATIONS
 from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 

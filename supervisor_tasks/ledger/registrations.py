@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import DOCUMENT, TEXT, Codec, Fact, dataclass_codec
-from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.stored_text import sanitize_and_truncate
 from supervisor_tasks.provider.offer import Machine, Prices, RegisteredPrices
 from supervisor_tasks.provider.registration_rules import (
     RegistrationRecord,

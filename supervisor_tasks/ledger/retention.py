@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.benchmarks import MAX_ENDED_RUNS, MAX_MEASURED_VALUES
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.ledger.switches import Switches
 
 SCRIPTS_KEPT_DAYS = 7

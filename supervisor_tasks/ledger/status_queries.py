@@ -12,13 +12,14 @@ from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.alarm_store import Alarms
-from supervisor_tasks.ledger.alarms import Alarm, Switch
+from supervisor_tasks.ledger.alarms import Alarm
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import ENDPOINTS
-from supervisor_tasks.ledger.mapping import filter_parameters
+from supervisor_tasks.ledger.list_filter import filter_parameters
 from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE, QUEUE
 from supervisor_tasks.ledger.reconciliations import Reconciliation, Reconciliations
 from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.ledger.switches import Switches
 from supervisor_tasks.ledger.tables import IS_OPEN
 from supervisor_tasks.provider.registration_rules import RegistrationStatus

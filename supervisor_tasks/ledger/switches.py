@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.ledger.tables import SWITCHES
 
 

@@ -33,12 +33,9 @@ from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.counters import Amounts, Counters, Total
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.mapping import (
-    optional_float,
-    sanitize_and_truncate,
-    sanitize_optional,
-)
+from supervisor_tasks.ledger.mapping import optional_float
 from supervisor_tasks.ledger.periodic_run_names import SCANNED
+from supervisor_tasks.ledger.stored_text import sanitize_and_truncate, sanitize_optional
 from supervisor_tasks.ledger.tables import (
     INSTANCE_TAGS,
     PERIODIC_RUNS,

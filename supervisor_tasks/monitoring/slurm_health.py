@@ -1,4 +1,4 @@
-"""Check SLURM: whether it answers, whether it has the ledger's jobs (cluster_guard.py),
+"""Check SLURM: whether it answers, whether it has the ledger's jobs (cluster_check.py),
 and whether it is set up as our settings require.
 
 While it does not answer, workers claim, register and measure nothing, and the checks go
@@ -25,7 +25,7 @@ from supervisor_tasks.monitoring.slurm_tries import (
     TRIES,
     check_is_due,
 )
-from supervisor_tasks.slurm_lookup.cluster_guard import (
+from supervisor_tasks.slurm_lookup.cluster_check import (
     AnotherSlurmError,
     compare_cluster,
     record_controller_start,

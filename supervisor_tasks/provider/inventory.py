@@ -14,7 +14,7 @@ from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.offer import Machine
 from supervisor_tasks.provider.registration_rules import shows_nodes
 from supervisor_tasks.slurm.hardware import PartitionHardware
-from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm_lookup.cluster_check import require_expected_cluster
 
 MISSED_AFTER_S = 300.0  # a restart of slurmctld or a boot of the nodes is shorter
 MAX_ERROR_CHARS = 500  # characters of an error
@@ -31,16 +31,22 @@ def _look(context: WorkerContext) -> bool:
     require_expected_cluster(context)
     registrations = Registrations(context.ledger.facts)
     try:
-        specs = context.slurm.nodes.specs()
+        hardware = context.slurm.nodes.hardware()
     except TransientError as error:
         _missed(context, registrations, str(error))
         raise
-    if specs.nodes:
+    if hardware.nodes:
         registrations.end_missed()
         context.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
     else:
-        _missed(context, registrations, _left_out(context.slurm.nodes.partition, specs))
-    machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
+        _missed(
+            context,
+            registrations,
+            _no_node_works(context.slurm.nodes.partition, hardware),
+        )
+    machines = tuple(
+        Machine(node.gpus, node.cpus, node.mem_mb) for node in hardware.nodes
+    )
     if not shows_nodes(context.ledger.periodic_runs.age_s(NODES)):
         registrations.delete_hardware()
     is_new = registrations.store_hardware(machines)
@@ -68,10 +74,10 @@ def _missed(context: WorkerContext, registrations: Registrations, why: str) -> N
     )
 
 
-def _left_out(partition: str, specs: PartitionHardware) -> str:
-    states = Counter(node.state for node in specs.left_out)
+def _no_node_works(partition: str, hardware: PartitionHardware) -> str:
+    states = Counter(node.state for node in hardware.excluded_nodes)
     counts = [f"{number} {state}" for state, number in sorted(states.items())]
-    if specs.hidden_nodes:
-        counts.append(f"{specs.hidden_nodes} that SLURM does not show")
+    if hardware.hidden_nodes:
+        counts.append(f"{hardware.hidden_nodes} that SLURM does not show")
     found = ", ".join(counts) or "none"
     return f"no node of the partition {partition!r} works: it has {found}"

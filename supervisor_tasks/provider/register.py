@@ -156,7 +156,7 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
     meanwhile, none of its labels is missed, and no label counts as no longer measured.
     """
     offer, runs = context.offer, context.ledger.benchmarks
-    under_way, last = runs.under_way(), runs.run()
+    under_way, last = runs.under_way(), context.ledger.benchmark_queries.run()
     pricing_digest = runs.pricing_digest()
     measured_machines = still_measured(runs.ended())
     measured = runs.measured()

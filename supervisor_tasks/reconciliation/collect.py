@@ -30,7 +30,7 @@ from supervisor_tasks.reconciliation.unlisted_histories import (
 )
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.parsers import JobRecord
-from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm_lookup.cluster_check import require_expected_cluster
 from supervisor_tasks.slurm_lookup.lookup import look_at
 
 JOBS_ASKED_AT_ONCE = 1000

@@ -14,16 +14,12 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
-from supervisor_tasks.ledger.alarms import (
-    STATE_LOST,
-    AlarmName,
-    Switch,
-    is_pause_of_sweep,
-)
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.periodic_run_names import finished_key
+from supervisor_tasks.ledger.switch_names import STATE_LOST, Switch, is_pause_of_sweep
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.collect import collect_snapshot
 from supervisor_tasks.reconciliation.doubts import doubts, needs_operator

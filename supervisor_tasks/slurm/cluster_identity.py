@@ -8,7 +8,7 @@ name or port, or with all controllers replaced at once, counts as another one un
 operator confirms that it is the same.
 
 slurmrestd shows only the names of the hosts: then name and port are empty, and are not
-compared. slurm_lookup/cluster_guard.py compares, and stops the work at another one.
+compared. slurm_lookup/cluster_check.py compares, and stops the work at another one.
 """
 
 import re

@@ -104,13 +104,13 @@ class SlurmNode:
 @dataclass(frozen=True, slots=True)
 class PartitionHardware:
     """The partition's hardware: the nodes that count, by name (node2 before node10),
-    the nodes that are left out, and the number of nodes that SLURM does not show. SLURM
+    the excluded nodes, and the number of nodes that SLURM does not show. SLURM
     does not show FUTURE nodes, or cloud nodes that are powered down at a site without
     PrivateData=cloud. Two are equal when the same nodes with the same hardware count.
     """
 
     nodes: tuple[SlurmNode, ...]
-    left_out: tuple[SlurmNode, ...] = field(default=(), compare=False)
+    excluded_nodes: tuple[SlurmNode, ...] = field(default=(), compare=False)
     hidden_nodes: int = field(default=0, compare=False)
     # the partition's longest run time for a job
     max_time_min: int | None = field(default=None, compare=False)
@@ -118,17 +118,17 @@ class PartitionHardware:
     @property
     def in_order(self) -> tuple[SlurmNode, ...]:
         """All nodes that SLURM shows, by name, also the nodes that do not work."""
-        return tuple(_by_name((*self.nodes, *self.left_out)))
+        return tuple(_by_name((*self.nodes, *self.excluded_nodes)))
 
 
-def ask_specs(scontrol: str, sinfo: str, partition: str) -> list[str]:
+def ask_hardware(scontrol: str, sinfo: str, partition: str) -> list[str]:
     """Build the one command that asks for everything. It reads a delimiter and a line
     feed from standard input.
     """
     return ["/bin/sh", "-c", _ASK, "specs", scontrol, sinfo, partition]
 
 
-def read_specs(
+def read_hardware(
     answer: CommandAnswer, delimiter: str, partition: str, *, unresponsive: bool = False
 ) -> PartitionHardware:
     """Read the partition's hardware; with `unresponsive`, nodes that do not work count
@@ -162,13 +162,13 @@ def hardware_of(
     retry helps.
     """
     nodes = _by_name(shown)
-    counted, left_out = list[SlurmNode](), list[SlurmNode]()
+    counted, excluded_nodes = list[SlurmNode](), list[SlurmNode]()
     unreported = list[str]()
     for node in nodes:
         if unresponsive or node.works:
             counted.append(node)
             continue
-        left_out.append(node)
+        excluded_nodes.append(node)
         if node.is_unreported:
             unreported.append(node.name)
     if unreported:
@@ -177,7 +177,7 @@ def hardware_of(
         )
     hidden_nodes = max(total - len(nodes), 0)
     return PartitionHardware(
-        tuple(counted), tuple(left_out), hidden_nodes, max_time_min
+        tuple(counted), tuple(excluded_nodes), hidden_nodes, max_time_min
     )
 
 

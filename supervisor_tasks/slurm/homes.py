@@ -113,7 +113,7 @@ class Home:
         return max(filter(home.is_relative_to, self.places), key=len, default="")
 
 
-def look(delimiter: str, users: Sequence[str]) -> list[str]:
+def look_command(delimiter: str, users: Sequence[str]) -> list[str]:
     """Build the command that the admin user runs to see the homes of users."""
     return ["/bin/sh", "-c", _LOOKS, "homes", _LOOK, delimiter, *users]
 
@@ -348,7 +348,7 @@ class Homes:
             self._changed.acquire()
             self._looks -= 1
         for user, home in chosen:
-            self._settle(user, home, found[user])
+            self._answer_waiting(user, home, found[user])
         self._changed.notify_all()
 
     def _chosen(self) -> list[tuple[str, Future[Home]]]:
@@ -365,7 +365,9 @@ class Homes:
                 chosen.append(entry)
         return chosen
 
-    def _settle(self, user: str, home: "Future[Home]", found: Home | Exception) -> None:
+    def _answer_waiting(
+        self, user: str, home: "Future[Home]", found: Home | Exception
+    ) -> None:
         """Pass what a look has found to the thread that waits for it."""
         if isinstance(found, Home):
             self._slow.discard(user)

@@ -361,5 +361,5 @@ class NodeQuery(Protocol):
     def partition(self) -> str:
         """The partition."""
 
-    def specs(self) -> PartitionHardware:
+    def hardware(self) -> PartitionHardware:
         """Return the hardware that counts. Raises a TransientError; retry later."""

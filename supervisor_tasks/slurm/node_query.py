@@ -4,7 +4,11 @@ import secrets
 from dataclasses import dataclass
 
 from supervisor_tasks.errors import OutcomeUnknownError
-from supervisor_tasks.slurm.hardware import PartitionHardware, ask_specs, read_specs
+from supervisor_tasks.slurm.hardware import (
+    PartitionHardware,
+    ask_hardware,
+    read_hardware,
+)
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.ssh import Ssh
 
@@ -22,16 +26,16 @@ class Nodes:
     partition: str
     unresponsive: bool = False
 
-    def specs(self) -> PartitionHardware:
+    def hardware(self) -> PartitionHardware:
         """Return the hardware that counts, in one command. Raises SlurmUnavailableError
         or SshUnavailableError; retry later.
         """
         delimiter = secrets.token_hex(16)
-        argv = ask_specs(self.scontrol, self.sinfo, self.partition)
+        argv = ask_hardware(self.scontrol, self.sinfo, self.partition)
         try:
             answer = self.ssh.run(self.admin, argv, delimiter.encode() + b"\n")
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
-        return read_specs(
+        return read_hardware(
             answer, delimiter, self.partition, unresponsive=self.unresponsive
         )

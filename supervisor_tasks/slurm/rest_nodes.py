@@ -17,7 +17,7 @@ class RestNodes:
     partition: str
     unresponsive: bool = False
 
-    def specs(self) -> PartitionHardware:
+    def hardware(self) -> PartitionHardware:
         """Return the hardware that counts, in two requests. Raises
         SlurmUnavailableError; retry later.
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from supervisor_tasks.errors import TransientError, UndecidedError
 from supervisor_tasks.jobs.model import Address, JobId
-from supervisor_tasks.slurm.homes import Home, Homes, home_seen, look
+from supervisor_tasks.slurm.homes import Home, Homes, home_seen, look_command
 from supervisor_tasks.slurm.interface import CLOCKS_DIFFER_S
 from supervisor_tasks.slurm.login_node import LoginNode, new_delimiter
 from supervisor_tasks.slurm.script_matching import last_writes, written_at
@@ -34,7 +34,7 @@ class SshHomeCheck:
     def _seen(self, users: Sequence[str]) -> dict[str, Home | Exception]:
         """Return each user's home, or the error in its place."""
         delimiter = new_delimiter()
-        answer = self.login_node.ask(look(delimiter, users))
+        answer = self.login_node.ask(look_command(delimiter, users))
         homes = dict[str, Home | Exception]()
         for user in users:
             try:

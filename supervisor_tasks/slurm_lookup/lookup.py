@@ -7,7 +7,7 @@ from supervisor_tasks.jobs.model import Job, JobId, SlurmId
 from supervisor_tasks.slurm.job_matching import UNKNOWN, MatchRequest, MatchResult
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmUnavailableError
 from supervisor_tasks.slurm.squeue import SqueueRow
-from supervisor_tasks.slurm_lookup.cluster_guard import require_expected_cluster
+from supervisor_tasks.slurm_lookup.cluster_check import require_expected_cluster
 
 
 def look_at(

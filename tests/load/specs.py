@@ -11,7 +11,7 @@ from pathlib import Path
 from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.sshd import Sshd
 from devgrid.state_folder import private_processes
-from supervisor_tasks.slurm.hardware import PartitionHardware, read_specs
+from supervisor_tasks.slurm.hardware import PartitionHardware, read_hardware
 from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import Ssh, load_key
@@ -38,7 +38,7 @@ def figures() -> list[Figure]:
     printed = f"{DELIMITER}\n{partition}{DELIMITER} 0\n{nodes}{DELIMITER} 0\n{sinfo}{DELIMITER} 0\n"
     # CPU time: the other work of a busy machine does not count.
     parsed_s = median_s(
-        lambda: read_specs(CommandAnswer(0, printed, ""), DELIMITER, "main"),
+        lambda: read_hardware(CommandAnswer(0, printed, ""), DELIMITER, "main"),
         time.process_time,
     )
     with private_processes() as processes:
@@ -63,8 +63,8 @@ def figures() -> list[Figure]:
             sinfo=str(command),
             partition="main",
         )
-        nodes_query.specs()  # logs in
-        queried_s = median_s(nodes_query.specs)
+        nodes_query.hardware()  # logs in
+        queried_s = median_s(nodes_query.hardware)
         ssh.close()
     return [
         Figure(f"specs of {NODES} nodes: parsed, CPU time", parsed_s, "s", 0.2),

@@ -97,10 +97,10 @@ def _benchmark(name: str) -> Benchmark:
     return Benchmark(name, render, parse)
 
 
-def _plan(specs: PartitionHardware, nonce: str) -> Plan:
+def _plan(hardware: PartitionHardware, nonce: str) -> Plan:
     nodes = tuple(
         PlannedNode(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb)
-        for node in specs.nodes
+        for node in hardware.nodes
     )
     return Plan(mode=Mode.NATIVE, partition="main", nodes=nodes, nonce=nonce)
 
@@ -157,7 +157,7 @@ def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str,
         return site.ledger.benchmarks.under_way() is None
 
     wait_until(done, "the run to end", patience_s, POLL_INTERVAL_S)
-    run = site.ledger.benchmarks.run()
+    run = site.ledger.benchmark_queries.run()
     assert run is not None
     return run
 
@@ -186,9 +186,12 @@ def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
     """The rows of the run's results by benchmark. Without any, each benchmark has an
     empty stage.
     """
-    run = site.ledger.benchmarks.run()
+    run = site.ledger.benchmark_queries.run()
     assert run is not None
-    found = {row["benchmark"]: row for row in site.ledger.benchmarks.results(run["id"])}
+    found = {
+        row["benchmark"]: row
+        for row in site.ledger.benchmark_queries.results(run["id"])
+    }
     return found or {name: {"stage": "", "slurm_state": ""} for name in BODIES}
 
 

@@ -36,7 +36,7 @@ from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.squeue import FIELDS
 from supervisor_tasks.slurm.ssh import Ssh
-from supervisor_tasks.slurm_lookup.cluster_guard import record_controller_start
+from supervisor_tasks.slurm_lookup.cluster_check import record_controller_start
 from tests.support.ledger import emptied
 from tests.support.load_figures import Figure, show
 

@@ -50,7 +50,10 @@ def test_time_limit__is_the_reason__the_output_is_kept_and_the_next_one_is_measu
         assert (found["stage"], found["slurm_state"]) == ("FAILED", "TIMEOUT")
         assert found["reason"] == "it ran into its time limit (1 min)"
         assert number is not None
-        script, output = site.ledger.benchmarks.output(number, "endless") or ("", None)
+        script, output = site.ledger.benchmark_queries.output(number, "endless") or (
+            "",
+            None,
+        )
         assert script == body_of("endless")
         assert (output or b"").startswith(b"begun\n")
         assert site.ledger.benchmarks.labels() == {"good.number": 12.5}

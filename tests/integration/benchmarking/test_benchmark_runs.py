@@ -25,10 +25,11 @@ from supervisor_tasks.benchmarking.benchmark_run import NICE, BenchmarkState
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.effect_failures import watch_effects
 from supervisor_tasks.jobs.model import EffectKind
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
-from supervisor_tasks.ledger.benchmarks import BenchmarkStore
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.benchmark_queries import BenchmarkQueries
 from supervisor_tasks.ledger.outbox import PARKED_AFTER
 from supervisor_tasks.ledger.status_queries import OpenEffectFilter, Overview
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.slurm.certificates import CertificateAuthority
 from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.hardware import PartitionHardware
@@ -120,7 +121,7 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
     }
     assert all(finite(row["labels"]) for row in found.values())
     assert number is not None
-    assert site.ledger.benchmarks.output(number, "fails") == (
+    assert site.ledger.benchmark_queries.output(number, "fails") == (
         body_of("fails"),
         b"this is not to be\n",
     )
@@ -196,7 +197,7 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
 ) -> None:
     site = a_site(submission_env, "good")
 
-    def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
+    def plan_of(hardware: PartitionHardware, nonce: str) -> Plan:
         raise ValueError("3 entries of UCX affinity")
 
     impossible = replace(
@@ -536,7 +537,7 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(
 ) -> None:
     site = a_site(submission_env, "good")
 
-    def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
+    def plan_of(hardware: PartitionHardware, nonce: str) -> Plan:
         raise KeyError("a mistake of ours")
 
     wrong = replace(
@@ -778,4 +779,4 @@ def test_benchmark_plan__on_two_nodes__shows_what_a_run_submits_and_submits_noth
     assert (
         jobs_of_slurm(submission_env) <= before
     )  # slurmctld may have forgotten some of them
-    assert BenchmarkStore(submission_env.engine, "here").runs(1) == []
+    assert BenchmarkQueries(submission_env.engine, "here").runs(1) == []

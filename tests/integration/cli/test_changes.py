@@ -13,13 +13,14 @@ from supervisor_tasks.cli.cli_context import operator
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.jobs.events import ScriptFetched, SlurmCompleted, SubmitStarted
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.facts import UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.registrations import REGISTRATION
+from supervisor_tasks.ledger.switch_names import Switch
 from tests.support.command_list import COMMANDS, commands_with
 from tests.support.commands import supervisor
 from tests.support.ledger import bring_to_queued, claim, job_id, park_one

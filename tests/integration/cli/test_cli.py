@@ -61,7 +61,7 @@ from supervisor_tasks.jobs.model import (
     State,
 )
 from supervisor_tasks.ledger import status_queries
-from supervisor_tasks.ledger.alarms import STATE_LOST, AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import (
@@ -90,6 +90,7 @@ from supervisor_tasks.ledger.periodic_run_names import (
 from supervisor_tasks.ledger.reconciliations import Begun, Reconciliations
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.status_queries import Overview
+from supervisor_tasks.ledger.switch_names import STATE_LOST, Switch
 from supervisor_tasks.observability.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.commands import Result, supervisor

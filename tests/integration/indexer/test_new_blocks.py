@@ -26,9 +26,10 @@ from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, QUIET_S, NewBlocks
 from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import State
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import Overview
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.wallet.transaction_writer import Write
 from tests.support.wallet_harness import (
     GAS,

@@ -199,8 +199,8 @@ def test_node_is_away__answer_with_error_and_id__is_one_submission(
         queued = submission_env.carry_out(site, job)
         assert queued.state is State.QUEUED
         assert submission_env.in_slurm(job) == [queued.slurm_id]
-        hardware: PartitionHardware = site.slurm.nodes.specs()
-        assert ([node.name for node in hardware.left_out], hardware.nodes) == (
+        hardware: PartitionHardware = site.slurm.nodes.hardware()
+        assert ([node.name for node in hardware.excluded_nodes], hardware.nodes) == (
             ["node1", "node2"],
             (),
         )

@@ -51,9 +51,10 @@ from supervisor_tasks.jobs.submission_rules import (
     MAX_UNPARSED_ANSWERS,
 )
 from supervisor_tasks.jobs.submit import COMMAND_SCRIPT_BYTES
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.monitoring.check_alarms import check_alarms
 from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.interface import CONTROLLER_TIMEOUT_S

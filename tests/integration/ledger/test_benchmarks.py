@@ -13,6 +13,7 @@ from supervisor_tasks.benchmarking.benchmark_run import (
 )
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger import benchmarks as of_benchmarks
+from supervisor_tasks.ledger.benchmark_queries import BenchmarkQueries
 from supervisor_tasks.ledger.benchmarks import BenchmarkResult, BenchmarkStore
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import TEXT, Fact
@@ -75,7 +76,7 @@ def test_ask__while_a_run_is_under_way__is_not_another_one(
     benchmarks.finish(run)
     assert benchmarks.under_way() is None
     assert benchmarks.cancel("nothing") is None
-    shown = benchmarks.run()
+    shown = BenchmarkQueries(engine, "here").run()
     assert shown is not None
     assert shown["state"] == RunState.CANCELLED
     second = benchmarks.ask("two")
@@ -181,8 +182,9 @@ def test_store_update__from_a_stage_that_is_over__changes_nothing(
 
 
 def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(
-    benchmarks: BenchmarkStore,
+    benchmarks: BenchmarkStore, engine: Engine
 ) -> None:
+    queries = BenchmarkQueries(engine, "here")
     first = measure(benchmarks, 10.5)
     second = measure(benchmarks, 12.25)
     benchmarks.ask("a test")
@@ -198,17 +200,17 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(
         )
     assert benchmarks.labels() == {"compute.gflops": 12.25}
     assert [
-        (point.run_id, point.value) for point in benchmarks.history("compute.gflops")
+        (point.run_id, point.value) for point in queries.history("compute.gflops")
     ] == [
         (first, 10.5),
         (second, 12.25),
     ]
-    assert benchmarks.history("' OR 1=1") == []
-    assert benchmarks.known_labels() == ["compute.gflops"]
+    assert queries.history("' OR 1=1") == []
+    assert queries.known_labels() == ["compute.gflops"]
     assert benchmarks.latest()["hpl"].hardware_digest == machines_digest(ALIKE)
-    assert benchmarks.output(second, "hpl") == (HPL.script, b"\0\xff")
-    assert benchmarks.output(second, "nothing") is None
-    shown = benchmarks.results(run.id)
+    assert queries.output(second, "hpl") == (HPL.script, b"\0\xff")
+    assert queries.output(second, "nothing") is None
+    shown = queries.results(run.id)
     assert [(row["stage"], row["reason"], row["output_bytes"]) for row in shown] == [
         ("FAILED", "exit code 1", 2)
     ] * 2

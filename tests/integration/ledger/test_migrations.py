@@ -28,7 +28,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger import migrations
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CALLBACKS_PURGED
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SWEEP_REQUESTED
@@ -41,6 +41,7 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION,
     REGISTRATION_RECORD,
 )
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from tests.support.ledger import claim, emptied, job_id

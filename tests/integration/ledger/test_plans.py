@@ -32,12 +32,12 @@ from supervisor_tasks.ledger import callbacks_sql, retention
 from supervisor_tasks.ledger.archive import archive
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
-from supervisor_tasks.ledger.due import Due
-from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
-from supervisor_tasks.ledger.examination_queries import (
+from supervisor_tasks.ledger.doctor_queries import (
     last_callback_age_s,
     last_customer,
 )
+from supervisor_tasks.ledger.due import Due
+from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter

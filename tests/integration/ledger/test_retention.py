@@ -10,13 +10,13 @@ from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger import retention
-from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.ledger.periodic_run_names import OLD_ROWS_DELETED
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 from supervisor_tasks.ledger.retention import RUNS_KEPT, Retention
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from supervisor_tasks.recovery.old_rows import delete_old_rows
 from tests.support.old_rows import (

@@ -119,25 +119,25 @@ def state(submission_env: SubmissionEnv, slurm_id: int) -> str:
     return submission_env.field(slurm_id, "state")
 
 
-# --- specs ----------------------------------------------------------------------------
+# --- hardware -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("partition", "expected"),
     [("main", (NODE1, NODE2)), ("main-large", (NODE2,)), ("mai", (NODE1,))],
 )
-def test_specs__partitions_with_similar_names__each_has_its_own_nodes(
+def test_hardware__partitions_with_similar_names__each_has_its_own_nodes(
     nodes: NodesOfEither, partition: str, expected: tuple[SlurmNode, ...]
 ) -> None:
-    assert replace(nodes, partition=partition).specs() == PartitionHardware(expected)
+    assert replace(nodes, partition=partition).hardware() == PartitionHardware(expected)
 
 
-def test_specs__no_such_partition__says_so(nodes: NodesOfEither) -> None:
+def test_hardware__no_such_partition__says_so(nodes: NodesOfEither) -> None:
     with pytest.raises(SlurmUnavailableError, match=NOT_FOUND.format("ma")):
-        replace(nodes, partition="ma").specs()
+        replace(nodes, partition="ma").hardware()
 
 
-def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(
+def test_hardware__drained_for_a_reason_that_looks_like_a_node__is_left_out(
     submission_env: SubmissionEnv, nodes: NodesOfEither
 ) -> None:
     update(
@@ -148,26 +148,29 @@ def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(
     )
     update(submission_env, "node2", "Comment=State=DOWN CfgTRES=cpu=999")
     try:
-        specs = nodes.specs()
-        assert (specs, specs.left_out) == (PartitionHardware((NODE2,)), (NODE1,))
-        assert specs.left_out[0].state == "IDLE+DRAIN"
-        assert replace(nodes, unresponsive=True).specs() == PartitionHardware(
+        hardware = nodes.hardware()
+        assert (hardware, hardware.excluded_nodes) == (
+            PartitionHardware((NODE2,)),
+            (NODE1,),
+        )
+        assert hardware.excluded_nodes[0].state == "IDLE+DRAIN"
+        assert replace(nodes, unresponsive=True).hardware() == PartitionHardware(
             (NODE1, NODE2)
         )
     finally:
         update(submission_env, "node1", "State=RESUME")
     wait_until(
-        lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)),
+        lambda: nodes.hardware() == PartitionHardware((NODE1, NODE2)),
         "node1 to count again",
         PATIENCE_S,
         0.2,
     )
 
 
-def test_specs__nodes_work__are_the_same(
+def test_hardware__nodes_work__are_the_same(
     submission_env: SubmissionEnv, nodes: NodesOfEither
 ) -> None:
-    before = nodes.specs()
+    before = nodes.hardware()
     slurm_id = sbatch(submission_env, "busy", "--nodes=2", "--mem-per-cpu=10")
     wait_until(
         lambda: state(submission_env, slurm_id) == "RUNNING",
@@ -178,17 +181,17 @@ def test_specs__nodes_work__are_the_same(
 
     # the job of the other way to SLURM may still be completing there
     def both_work() -> bool:
-        return [node.state for node in nodes.specs().nodes] == ["MIXED", "MIXED"]
+        return [node.state for node in nodes.hardware().nodes] == ["MIXED", "MIXED"]
 
     wait_until(both_work, "the nodes to work at this job alone", PATIENCE_S, 0.2)
-    assert nodes.specs() == before
+    assert nodes.hardware() == before
     submission_env.slurm.run("scancel", str(slurm_id))
 
 
-def test_specs__slurmctld_starts_again__are_unknown_for_a_while_but_never_others(
+def test_hardware__slurmctld_starts_again__are_unknown_for_a_while_but_never_others(
     submission_env: SubmissionEnv, nodes: NodesOfEither
 ) -> None:
-    before, found = nodes.specs(), list[PartitionHardware | None]()
+    before, found = nodes.hardware(), list[PartitionHardware | None]()
     submission_env.processes.stop(submission_env.processes.find("slurmctld"))
     found.append(specs_or_none(nodes))
     submission_env.slurm.start_controller()
@@ -199,12 +202,12 @@ def test_specs__slurmctld_starts_again__are_unknown_for_a_while_but_never_others
 
     wait_until(known_again, "slurmctld to hear from its nodes", PATIENCE_S, 0.1)
     assert found[0] is None
-    assert {specs for specs in found if specs is not None} == {before}
+    assert {hardware for hardware in found if hardware is not None} == {before}
 
 
 def specs_or_none(nodes: NodesOfEither) -> PartitionHardware | None:
     try:
-        return nodes.specs()
+        return nodes.hardware()
     except SlurmUnavailableError:
         return None
 
@@ -363,7 +366,7 @@ def test_refresh_inventory__no_node_works__alarm_tells_their_states(
     finally:
         update(submission_env, "node[1-2]", "State=RESUME")
     wait_until(
-        lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)),
+        lambda: nodes.hardware() == PartitionHardware((NODE1, NODE2)),
         "the nodes to count again",
         PATIENCE_S,
         0.2,

@@ -573,7 +573,7 @@ def show(scenario: RegistrationScenario, machines: tuple[Machine, ...]) -> None:
 
 
 def run_numbers(scenario: RegistrationScenario) -> list[int]:
-    return [run["id"] for run in scenario.ledger.benchmarks.runs(10)]
+    return [run["id"] for run in scenario.ledger.benchmark_queries.runs(10)]
 
 
 def make_older(scenario: RegistrationScenario, days: int) -> None:

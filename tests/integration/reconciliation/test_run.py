@@ -21,16 +21,17 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, State
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.reconciliation import sweep_cancellations
 from supervisor_tasks.reconciliation.backfill import HISTORY, has_pending_blocks
 from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.commands import script_header
-from supervisor_tasks.slurm_lookup.cluster_guard import record_controller_start
+from supervisor_tasks.slurm_lookup.cluster_check import record_controller_start
 from tests.support.grid_assertions import sbatch_without_the_fleet, slurm_of
 from tests.support.ledger import claim, emptied
 from tests.support.load_sweep import prepare, put_on_chain

@@ -21,7 +21,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, SWEEP_REQUESTED, Fact
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
@@ -34,6 +34,7 @@ from supervisor_tasks.ledger.heartbeats import (
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.status_queries import Overview
+from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
 from supervisor_tasks.reconciliation.rules import find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
@@ -46,7 +47,7 @@ from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
-from supervisor_tasks.slurm_lookup.cluster_guard import record_controller_start
+from supervisor_tasks.slurm_lookup.cluster_check import record_controller_start
 from tests.support.ledger import bring_to_queued, claim, job_id
 
 REPORT = {"again_s": 900.0, "needs_operator": {}}

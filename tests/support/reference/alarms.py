@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor_tasks.ledger.alarm_meanings import CRITICAL, MEANINGS
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.switch_names import Switch
 from tests.support.reference.markdown import head, item
 from tests.support.reference.markdown import page as text_of
 from tests.support.reference.source import meanings, modules

@@ -263,7 +263,7 @@ DOWN = node(4, "DOWN*")
 
 
 @pytest.mark.parametrize(
-    ("options", "specs", "why"),
+    ("options", "hardware", "why"),
     [
         (
             ALL_OF_FOUR,
@@ -309,9 +309,11 @@ DOWN = node(4, "DOWN*")
     ],
 )
 def test_too_few_nodes__fewer_work_than_it_needs__says_how_many_work(
-    options: tuple[str, ...], specs: PartitionHardware, why: str
+    options: tuple[str, ...], hardware: PartitionHardware, why: str
 ) -> None:
-    assert too_few_nodes(one(BenchmarkState.SUBMITTED, options=options), specs) == why
+    assert (
+        too_few_nodes(one(BenchmarkState.SUBMITTED, options=options), hardware) == why
+    )
 
 
 def test_blocked_reason__node_that_it_needs_is_gone__says_how_many_work() -> None:

@@ -22,7 +22,7 @@ UCX = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
 
 
 @pytest.mark.parametrize(
-    ("nodes", "left_out", "devices"),
+    ("nodes", "excluded_nodes", "devices"),
     [
         ((NODE1, NODE2, NODE10), (), ("a:1", "b:1", "c:1")),
         ((NODE1, NODE10), (NODE2,), ("a:1", "c:1")),
@@ -31,12 +31,12 @@ UCX = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
 )
 def test_ucx_devices__some_nodes_are_down__belong_to_their_nodes(
     nodes: tuple[SlurmNode, ...],
-    left_out: tuple[SlurmNode, ...],
+    excluded_nodes: tuple[SlurmNode, ...],
     devices: tuple[str, ...],
 ) -> None:
     assert (
         plan_of(
-            load(environment=UCX), PartitionHardware(nodes, left_out), NONCE
+            load(environment=UCX), PartitionHardware(nodes, excluded_nodes), NONCE
         ).ucx.affinity
         == devices
     )
@@ -89,13 +89,13 @@ FLAGS = """--account=grid --qos=low --constraint='a100&ib' --reservation="two wo
 
 
 def test_sbatch_flags__come_first__and_none_change_nothing() -> None:
-    specs = PartitionHardware((NODE1, NODE2))
+    hardware = PartitionHardware((NODE1, NODE2))
     with_flags, without = (
         load(environment={"BENCHMARK_SBATCH_FLAGS": FLAGS}),
         load(environment={}),
     )
     assert without.benchmark_sbatch_flags == ()
-    plan = plan_of(with_flags, specs, NONCE)
+    plan = plan_of(with_flags, hardware, NONCE)
     expected = (
         "--account=grid",
         "--qos=low",
@@ -104,7 +104,9 @@ def test_sbatch_flags__come_first__and_none_change_nothing() -> None:
     )
     given = jobs_of(plan, SUITE.values(), with_flags.benchmark_sbatch_flags)
     plain = jobs_of(
-        plan_of(without, specs, NONCE), SUITE.values(), without.benchmark_sbatch_flags
+        plan_of(without, hardware, NONCE),
+        SUITE.values(),
+        without.benchmark_sbatch_flags,
     )
     assert [job.options[:4] for job in given] == [expected] * len(SUITE)
     assert [(job.benchmark, job.options[4:], job.script) for job in given] == [

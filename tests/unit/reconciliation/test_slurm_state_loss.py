@@ -13,7 +13,7 @@ from supervisor_tasks.ledger.facts import SlurmStart
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import CommandAnswer, next_id
-from supervisor_tasks.slurm_lookup.cluster_guard import (
+from supervisor_tasks.slurm_lookup.cluster_check import (
     JUST_STARTED_S,
     first_id,
     is_unrecorded_start,

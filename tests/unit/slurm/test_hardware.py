@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from supervisor_tasks.slurm.hardware import (
     PartitionHardware,
     SlurmNode,
-    ask_specs,
-    read_specs,
+    ask_hardware,
+    read_hardware,
 )
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
 from tests.support.examples import examples
@@ -35,11 +35,11 @@ def sample(name: str) -> CommandAnswer:
 def read(
     name: str, partition: str = "main", *, unresponsive: bool = False
 ) -> PartitionHardware:
-    return read_specs(sample(name), DELIMITER, partition, unresponsive=unresponsive)
+    return read_hardware(sample(name), DELIMITER, partition, unresponsive=unresponsive)
 
 
-def hardware(specs: PartitionHardware) -> dict[str, tuple[int, int, int]]:
-    return {node.name: (node.cpus, node.gpus, node.mem_mb) for node in specs.nodes}
+def sizes(hardware: PartitionHardware) -> dict[str, tuple[int, int, int]]:
+    return {node.name: (node.cpus, node.gpus, node.mem_mb) for node in hardware.nodes}
 
 
 def node_line(name: str = "node1", **fields: str) -> str:
@@ -70,7 +70,7 @@ def answer(
 
 def one(**fields: str) -> SlurmNode:
     """The only node of a partition."""
-    (node,) = read_specs(
+    (node,) = read_hardware(
         answer(node_line(**fields)), DELIMITER, "main", unresponsive=True
     ).nodes
     return node
@@ -90,52 +90,54 @@ def one(**fields: str) -> SlurmNode:
         ("9" * 5000, None),
     ],
 )
-def test_read_specs__each_form_of_maxtime__gives_minutes_or_no_limit(
+def test_read_hardware__each_form_of_maxtime__gives_minutes_or_no_limit(
     shown: str, minutes: int | None
 ) -> None:
     partition = PARTITION_LINE.replace(
         "PartitionName=main", f"PartitionName=main MaxTime={shown}"
     )
     assert (
-        read_specs(
+        read_hardware(
             answer(node_line(), partition=partition), DELIMITER, "main"
         ).max_time_min
         == minutes
     )
 
 
-def test_specs__in_order__has_those_that_were_left_out_at_their_places() -> None:
-    specs = read_specs(
+def test_hardware__in_order__has_those_that_were_left_out_at_their_places() -> None:
+    hardware = read_hardware(
         answer(node_line("n10"), node_line("n2", State="DOWN"), node_line("n1")),
         DELIMITER,
         "main",
     )
-    assert [node.name for node in specs.nodes] == ["n1", "n10"]
-    assert [node.name for node in specs.in_order] == ["n1", "n2", "n10"]
+    assert [node.name for node in hardware.nodes] == ["n1", "n10"]
+    assert [node.name for node in hardware.in_order] == ["n1", "n2", "n10"]
 
 
-def test_read_specs__recorded__counts_what_works_in_natural_order() -> None:
-    specs = read("states-slurm-22.05.8")
-    assert hardware(specs) == {
+def test_read_hardware__recorded__counts_what_works_in_natural_order() -> None:
+    hardware = read("states-slurm-22.05.8")
+    assert sizes(hardware) == {
         "big1": (126, 0, 2_097_152),  # powered down; two of 128 CPUs are SLURM's own
         "mig1": (32, 7, 257_500),
         "node1": (8, 2, 16_000),  # its comment says State=DOWN CfgTRES=cpu=1
         "node10": (8, 2, 16_000),
         "typed1": (16, 4, 515_000),  # powered down, reserved for maintenance
     }
-    assert [node.name for node in specs.nodes] == [
+    assert [node.name for node in hardware.nodes] == [
         "big1",
         "mig1",
         "node1",
         "node10",
         "typed1",
     ]
-    assert specs.hidden_nodes == 2  # later[1-2], FUTURE
+    assert hardware.hidden_nodes == 2  # later[1-2], FUTURE
 
 
-def test_read_specs__recorded__tells_what_it_left_out_and_why() -> None:
-    left_out = {node.name: node.state for node in read("states-slurm-22.05.8").left_out}
-    assert left_out == {
+def test_read_hardware__recorded__has_the_excluded_nodes_with_their_states() -> None:
+    excluded_nodes = {
+        node.name: node.state for node in read("states-slurm-22.05.8").excluded_nodes
+    }
+    assert excluded_nodes == {
         "broken1": "DOWN+NOT_RESPONDING",
         "mixed1": "IDLE+CLOUD+DRAIN+POWERED_DOWN",
         "node2": "IDLE+DRAIN",  # its reason says State=IDLE CfgTRES=cpu=999
@@ -146,9 +148,9 @@ def test_read_specs__recorded__tells_what_it_left_out_and_why() -> None:
     }
 
 
-def test_read_specs__unresponsive_wanted__counts_them_all() -> None:
-    specs = read("states-slurm-22.05.8", unresponsive=True)
-    assert [node.name for node in specs.nodes] == [
+def test_read_hardware__unresponsive_wanted__counts_them_all() -> None:
+    hardware = read("states-slurm-22.05.8", unresponsive=True)
+    assert [node.name for node in hardware.nodes] == [
         *(
             "big1",
             "broken1",
@@ -164,16 +166,16 @@ def test_read_specs__unresponsive_wanted__counts_them_all() -> None:
             "typed2",
         )
     ]
-    assert specs.left_out == ()
-    found = hardware(specs)
+    assert hardware.excluded_nodes == ()
+    found = sizes(hardware)
     assert found["mixed1"] == (16, 5, 131_072)  # gpu:a100:2,gpu:v100:3
     assert found["broken1"] == (8, 0, 64_000)  # 62.50G
     assert found["odd1"] == (8, 0, 64_001)
 
 
-def test_read_specs__gpus_are_not_accounted_for__gres_tells_the_same() -> None:
+def test_read_hardware__gpus_are_not_accounted_for__gres_tells_the_same() -> None:
     tracked, untracked = (
-        hardware(read(f"{name}-slurm-22.05.8", unresponsive=True))
+        sizes(read(f"{name}-slurm-22.05.8", unresponsive=True))
         for name in ("states", "untracked")
     )
     assert untracked == tracked
@@ -189,7 +191,7 @@ def test_read_specs__gpus_are_not_accounted_for__gres_tells_the_same() -> None:
         ("empty", "empty", []),
     ],
 )
-def test_read_specs__other_partitions__only_its_own_nodes(
+def test_read_hardware__other_partitions__only_its_own_nodes(
     name: str, partition: str, nodes: list[str]
 ) -> None:
     assert [
@@ -224,7 +226,7 @@ def test_read_specs__other_partitions__only_its_own_nodes(
         ),
     ],
 )
-def test_read_specs__recorded_failures__say_what_was_found(
+def test_read_hardware__recorded_failures__say_what_was_found(
     name: str, partition: str, why: str
 ) -> None:
     with pytest.raises(SlurmUnavailableError) as caught:
@@ -232,7 +234,7 @@ def test_read_specs__recorded_failures__say_what_was_found(
     assert why in str(caught.value)
 
 
-def test_read_specs__slurmctld_has_just_started__waits_for_no_node_when_all_count() -> (
+def test_read_hardware__slurmctld_has_just_started__waits_for_no_node_when_all_count() -> (
     None
 ):
     assert len(read("starting-slurm-22.05.8", unresponsive=True).nodes) == 12
@@ -242,7 +244,7 @@ def test_read_specs__slurmctld_has_just_started__waits_for_no_node_when_all_coun
 
 
 @pytest.mark.parametrize(
-    ("version", "partition", "found", "left_out"),
+    ("version", "partition", "found", "excluded_nodes"),
     [
         (
             "23.02.7",
@@ -281,15 +283,15 @@ def test_read_specs__slurmctld_has_just_started__waits_for_no_node_when_all_coun
         ),
     ],
 )
-def test_read_specs__later_versions__gives_what_works_and_what_is_left_out(
+def test_read_hardware__later_versions__gives_what_works_and_what_is_left_out(
     version: str,
     partition: str,
     found: dict[str, tuple[int, int, int]],
-    left_out: list[str],
+    excluded_nodes: list[str],
 ) -> None:
-    specs = read(f"made-up-slurm-{version}", partition)
-    assert hardware(specs) == found
-    assert [node.name for node in specs.left_out] == left_out
+    hardware = read(f"made-up-slurm-{version}", partition)
+    assert sizes(hardware) == found
+    assert [node.name for node in hardware.excluded_nodes] == excluded_nodes
 
 
 # --- GPUs and memory ------------------------------------------------------------------
@@ -318,7 +320,7 @@ def test_read_specs__later_versions__gives_what_works_and_what_is_left_out(
         ("cpu=4", "gpu:a100:no_consume:3", 3),
     ],
 )
-def test_read_specs__cfgtres_and_gres__give_the_number_of_gpus(
+def test_read_hardware__cfgtres_and_gres__give_the_number_of_gpus(
     tres: str, gres: str, gpus: int
 ) -> None:
     assert one(CfgTRES=tres, Gres=gres).gpus == gpus
@@ -337,13 +339,13 @@ def test_read_specs__cfgtres_and_gres__give_the_number_of_gpus(
         *(("1P", 1_073_741_824), ("2048K", 2), ("16000", 16_000), ("0", 0)),
     ],
 )
-def test_read_specs__memory_with_any_unit__is_in_megabytes(
+def test_read_hardware__memory_with_any_unit__is_in_megabytes(
     shown: str, mem_mb: int
 ) -> None:
     assert one(CfgTRES=f"cpu=4,mem={shown}").mem_mb == mem_mb
 
 
-def test_read_specs__node_without_cfgtres__what_is_configured() -> None:
+def test_read_hardware__node_without_cfgtres__what_is_configured() -> None:
     node = one(CfgTRES="", RealMemory="4096", Gres="gpu:a100:4(S:0-1)")
     assert (node.cpus, node.gpus, node.mem_mb) == (8, 4, 4096)
 
@@ -365,7 +367,7 @@ def test_read_specs__node_without_cfgtres__what_is_configured() -> None:
         {"Gres": "gpu:99999999999999999"},
     ],
 )
-def test_read_specs__no_number__is_an_error_that_names_the_node(
+def test_read_hardware__no_number__is_an_error_that_names_the_node(
     wrong: dict[str, str],
 ) -> None:
     with pytest.raises(SlurmUnavailableError, match=r"NodeName=node1 .*expected"):
@@ -472,19 +474,19 @@ def test_node__down_draining_silent_or_unknown_state__does_not_work(state: str) 
     assert not SlurmNode("n", 1, 0, 1, state).works
 
 
-def test_read_specs__future_nodes__are_none_even_when_all_count() -> None:
+def test_read_hardware__future_nodes__are_none_even_when_all_count() -> None:
     shown = answer(
         node_line("node1"), node_line("node2", State="FUTURE"), members="main|node1\n"
     )
-    specs = read_specs(shown, DELIMITER, "main", unresponsive=True)
-    assert [node.name for node in specs.nodes] == ["node1"]
-    assert specs.hidden_nodes == 1
+    hardware = read_hardware(shown, DELIMITER, "main", unresponsive=True)
+    assert [node.name for node in hardware.nodes] == ["node1"]
+    assert hardware.hidden_nodes == 1
 
 
 # --- nothing looks changed when nothing is --------------------------------------------
 
 
-def test_read_specs__order__is_natural_and_by_name_alone() -> None:
+def test_read_hardware__order__is_natural_and_by_name_alone() -> None:
     names = [
         "a",
         "a-2",
@@ -501,10 +503,10 @@ def test_read_specs__order__is_natural_and_by_name_alone() -> None:
         "x1y10z1",
     ]
     lines = [node_line(name) for name in names]
-    expected = read_specs(answer(*lines), DELIMITER, "main")
+    expected = read_hardware(answer(*lines), DELIMITER, "main")
     for seed in range(20):
         Random(seed).shuffle(lines)
-        assert read_specs(answer(*lines), DELIMITER, "main") == expected
+        assert read_hardware(answer(*lines), DELIMITER, "main") == expected
     in_order = [node.name for node in expected.nodes]
     assert in_order == [
         "a",
@@ -522,7 +524,7 @@ def test_read_specs__order__is_natural_and_by_name_alone() -> None:
     assert in_order[10:] == ["n" + "9" * 5000, "x1y2z3", "x1y10z1"]
 
 
-def test_read_specs__only_states_and_loads_differ__is_equal() -> None:
+def test_read_hardware__only_states_and_loads_differ__is_equal() -> None:
     before = answer(
         node_line("node1", CPULoad="0.1"), node_line("node2", State="IDLE+DRAIN")
     )
@@ -530,15 +532,17 @@ def test_read_specs__only_states_and_loads_differ__is_equal() -> None:
         node_line("node1", State="ALLOCATED", CPULoad="8.1"),
         node_line("node2", State="DOWN+NOT_RESPONDING"),
     )
-    assert read_specs(before, DELIMITER, "main") == read_specs(after, DELIMITER, "main")
+    assert read_hardware(before, DELIMITER, "main") == read_hardware(
+        after, DELIMITER, "main"
+    )
 
 
 @pytest.mark.parametrize(
     "change",
     [{"CfgTRES": "cpu=5,mem=1000M"}, {"CfgTRES": "cpu=4,mem=999M"}, {"Gres": "gpu:1"}],
 )
-def test_read_specs__hardware_differs__is_not_equal(change: dict[str, str]) -> None:
-    assert read_specs(answer(node_line()), DELIMITER, "main") != read_specs(
+def test_read_hardware__hardware_differs__is_not_equal(change: dict[str, str]) -> None:
+    assert read_hardware(answer(node_line()), DELIMITER, "main") != read_hardware(
         answer(node_line(**change)), DELIMITER, "main"
     )
 
@@ -546,76 +550,74 @@ def test_read_specs__hardware_differs__is_not_equal(change: dict[str, str]) -> N
 # --- what is not whole, and what contradicts itself -----------------------------------
 
 
-def test_read_specs__a_node_twice__is_an_error() -> None:
+def test_read_hardware__a_node_twice__is_an_error() -> None:
     twice = answer(node_line(), node_line(CfgTRES="cpu=400,mem=1T"))
     with pytest.raises(SlurmUnavailableError, match="node1' twice"):
-        read_specs(twice, DELIMITER, "main")
+        read_hardware(twice, DELIMITER, "main")
 
 
-def test_read_specs__only_sinfo_has_a_node__is_an_error() -> None:
+def test_read_hardware__only_sinfo_has_a_node__is_an_error() -> None:
     with pytest.raises(
         SlurmUnavailableError, match="only scontrol has none, only sinfo has node2"
     ):
-        read_specs(
+        read_hardware(
             answer(node_line(), members="main|node1\nmain|node2\n"), DELIMITER, "main"
         )
 
 
-def test_read_specs__free_text__is_not_read() -> None:
+def test_read_hardware__free_text__is_not_read() -> None:
     text = "a = b\nState=DOWN CfgTRES=cpu=1 NodeName=x Partitions=y\n\n  Gres=gpu:9"
     for field in ("Reason", "Comment", "Extra"):
-        (node,) = read_specs(
+        (node,) = read_hardware(
             answer(node_line(**{field: text})), DELIMITER, "main"
         ).nodes
         assert (node.name, node.cpus, node.gpus, node.state) == ("node1", 4, 0, "IDLE")
 
 
-def test_read_specs__node_without_partition_but_a_reason_that_names_it__is_left_out() -> (
-    None
-):
+def test_read_hardware__no_partition_but_a_reason_that_names_it__is_left_out() -> None:
     nowhere = "NodeName=node2 CPUTot=8 State=IDLE CfgTRES=cpu=4,mem=1000M Reason=taken out of Partitions=main\n"
-    specs = read_specs(
+    hardware = read_hardware(
         answer(node_line(), nowhere, members="main|node1\n"), DELIMITER, "main"
     )
-    assert [node.name for node in specs.nodes] == ["node1"]
+    assert [node.name for node in hardware.nodes] == ["node1"]
 
 
 @pytest.mark.parametrize(
     "other", ["main-large", "domain", "main2", "large,main-large,domain", "MAIN"]
 )
-def test_read_specs__the_name_is_part_of_anothers__only_its_own_nodes(
+def test_read_hardware__the_name_is_part_of_anothers__only_its_own_nodes(
     other: str,
 ) -> None:
     members = "main|node1\n" + "".join(f"{name}|node2\n" for name in other.split(","))
-    specs = read_specs(
+    hardware = read_hardware(
         answer(node_line(), node_line("node2", Partitions=other), members=members),
         DELIMITER,
         "main",
     )
-    assert [node.name for node in specs.nodes] == ["node1"]
+    assert [node.name for node in hardware.nodes] == ["node1"]
 
 
-def test_read_specs__start_up_files_print_something__is_passed_over() -> None:
+def test_read_hardware__start_up_files_print_something__is_passed_over() -> None:
     whole = answer(node_line())
     greeted = CommandAnswer(0, "Welcome!\nNodeName=x State=IDLE\n" + whole.stdout, "")
-    assert read_specs(greeted, DELIMITER, "main") == read_specs(
+    assert read_hardware(greeted, DELIMITER, "main") == read_hardware(
         whole, DELIMITER, "main"
     )
 
 
-def test_read_specs__cut_anywhere__is_an_error_and_not_a_smaller_cluster() -> None:
+def test_read_hardware__cut_anywhere__is_an_error_and_not_a_smaller_cluster() -> None:
     whole = sample("states-slurm-22.05.8").stdout
     for kept in range(0, len(whole) - 1, 7):
         with pytest.raises(SlurmUnavailableError):
-            read_specs(CommandAnswer(0, whole[:kept], ""), DELIMITER, "main")
+            read_hardware(CommandAnswer(0, whole[:kept], ""), DELIMITER, "main")
 
 
 @pytest.mark.parametrize("status", [1, 127])
-def test_read_specs__nothing_was_run__is_an_error_with_what_was_said(
+def test_read_hardware__nothing_was_run__is_an_error_with_what_was_said(
     status: int,
 ) -> None:
     with pytest.raises(SlurmUnavailableError, match="sh: not found"):
-        read_specs(CommandAnswer(status, "", "sh: not found"), DELIMITER, "main")
+        read_hardware(CommandAnswer(status, "", "sh: not found"), DELIMITER, "main")
 
 
 WORDS = st.sampled_from(
@@ -649,11 +651,11 @@ ANYTHING = st.text(max_size=400) | st.lists(
 
 @given(ANYTHING, st.text(max_size=50), st.integers(0, 255), st.booleans())
 @settings(max_examples=examples(500))
-def test_read_specs__any_text__gives_specs_or_the_one_error(
+def test_read_hardware__any_text__gives_specs_or_the_one_error(
     stdout: str, stderr: str, status: int, unresponsive: bool
 ) -> None:
     try:
-        specs = read_specs(
+        hardware = read_hardware(
             CommandAnswer(status, stdout, stderr),
             DELIMITER,
             "main",
@@ -662,7 +664,8 @@ def test_read_specs__any_text__gives_specs_or_the_one_error(
     except SlurmUnavailableError:
         return
     assert all(
-        node.cpus >= 0 and node.gpus >= 0 and node.mem_mb >= 0 for node in specs.nodes
+        node.cpus >= 0 and node.gpus >= 0 and node.mem_mb >= 0
+        for node in hardware.nodes
     )
 
 
@@ -673,14 +676,14 @@ def test_read_specs__any_text__gives_specs_or_the_one_error(
     st.text(max_size=60),
 )
 @settings(max_examples=examples(500))
-def test_read_specs__any_fields__give_specs_or_the_one_error(
+def test_read_hardware__any_fields__give_specs_or_the_one_error(
     tres: str, gres: str, state: str, reason: str
 ) -> None:
     line = node_line(
         CfgTRES=f"cpu=4,{tres}", Gres=gres, State=f"IDLE{state}", Reason=reason
     )
     try:
-        read_specs(answer(line, node_line("node2")), DELIMITER, "main")
+        read_hardware(answer(line, node_line("node2")), DELIMITER, "main")
     except SlurmUnavailableError:
         return
 
@@ -705,7 +708,7 @@ def test_read_specs__any_fields__give_specs_or_the_one_error(
         *(f"{DELIMITER} 0\n", " ", "\t ", "(S:", ")("),
     ],
 )
-def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(
+def test_read_hardware__long_nonsense__takes_no_more_steps_than_it_is_long(
     piece: str,
 ) -> None:
     """Ten times the text must not take a hundred times the time; the bound is the
@@ -715,7 +718,7 @@ def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(
     for field in ("Gres", "CfgTRES", "State", "Reason", "Partitions"):
         # one node that is no node of sinfo's
         with pytest.raises(SlurmUnavailableError):
-            read_specs(
+            read_hardware(
                 answer(node_line(**{field: nonsense}), members="main|other\n"),
                 DELIMITER,
                 "main",
@@ -726,11 +729,11 @@ def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(
         answer(node_line(), members=nonsense).stdout,
     ):
         with pytest.raises(SlurmUnavailableError):
-            read_specs(CommandAnswer(0, text, ""), DELIMITER, "main")
+            read_hardware(CommandAnswer(0, text, ""), DELIMITER, "main")
 
 
 def test_ask_specs__its_command_line__does_not_hold_the_delimiter() -> None:
-    words = ask_specs("/usr/bin/scontrol", "/usr/bin/sinfo", "main")
+    words = ask_hardware("/usr/bin/scontrol", "/usr/bin/sinfo", "main")
     assert words[-3:] == ["/usr/bin/scontrol", "/usr/bin/sinfo", "main"]
     assert not [word for word in words if DELIMITER in word]
     assert not set("'!\\\n") & set(words[2])  # any login shell hands it on unchanged

@@ -18,7 +18,7 @@ from supervisor_tasks.slurm.homes import (
     UnsafeHomeError,
     home_fault,
     home_seen,
-    look,
+    look_command,
 )
 from supervisor_tasks.slurm.parsers import CommandAnswer
 
@@ -39,7 +39,7 @@ def of(user: str) -> Home:
 
 def asked(users: Sequence[str]) -> CommandAnswer:
     done = subprocess.run(
-        look(DELIMITER, users),
+        look_command(DELIMITER, users),
         capture_output=True,
         text=True,
         timeout=deadline(30),

@@ -282,14 +282,21 @@ def test_jobs_listed__which_job_it_is_cannot_be_read__counts_as_no_answer(
 def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
     found = partition_hardware(answer("partitions").body, answer("nodes").body, "main")
     assert found.nodes == (SlurmNode("node1", 8, 2, 16_000),)
-    assert (found.left_out, found.hidden_nodes, found.max_time_min) == ((), 0, None)
+    assert (found.excluded_nodes, found.hidden_nodes, found.max_time_min) == (
+        (),
+        0,
+        None,
+    )
 
 
 def test_partition_hardware__drained_node__does_not_count() -> None:
     drained = partition_hardware(
         answer("partitions").body, answer("nodes-drained").body, "main"
     )
-    assert (drained.nodes, [node.name for node in drained.left_out]) == ((), ["node1"])
+    assert (drained.nodes, [node.name for node in drained.excluded_nodes]) == (
+        (),
+        ["node1"],
+    )
     counted = partition_hardware(
         answer("partitions").body,
         answer("nodes-drained").body,

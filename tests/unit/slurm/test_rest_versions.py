@@ -193,9 +193,16 @@ def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
     partitions = answer("partitions").body
     found = partition_hardware(partitions, answer("nodes").body, "main")
     assert found.nodes == (SlurmNode("node1", 8, 2, 16_000),)
-    assert (found.left_out, found.hidden_nodes, found.max_time_min) == ((), 0, None)
+    assert (found.excluded_nodes, found.hidden_nodes, found.max_time_min) == (
+        (),
+        0,
+        None,
+    )
     drained = partition_hardware(partitions, answer("nodes-drained").body, "main")
-    assert (drained.nodes, [node.name for node in drained.left_out]) == ((), ["node1"])
+    assert (drained.nodes, [node.name for node in drained.excluded_nodes]) == (
+        (),
+        ["node1"],
+    )
     assert partition_memory_per_cpu(partitions, "main") is None
 
 

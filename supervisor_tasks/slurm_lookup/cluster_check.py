@@ -9,7 +9,7 @@ import time
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_pause_of_sweep
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import (
     SLURM_BOOT_TIME,
     SLURM_CLUSTER,
@@ -18,6 +18,7 @@ from supervisor_tasks.ledger.facts import (
     SlurmStart,
 )
 from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.switch_names import Switch, is_pause_of_sweep
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.interface import Controller
 

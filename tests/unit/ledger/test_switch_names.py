@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.ledger.alarms import is_pause_of_sweep
+from supervisor_tasks.ledger.switch_names import is_pause_of_sweep
 
 
 @pytest.mark.parametrize(
