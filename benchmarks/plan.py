@@ -6,6 +6,7 @@ script quotes those that it contains.
 """
 
 import re
+from collections import Counter
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -183,9 +184,12 @@ class Plan(_Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [node.name for node in self.nodes]
-        if len(set(names)) != len(names):
-            raise ValueError("a node is named twice")
+        numbers = Counter(node.name for node in self.nodes)
+        for name, number in numbers.items():
+            if number > 1:
+                raise ValueError(
+                    f"the node {name} is named {number} times, expected once"
+                )
         if len(self.ucx.affinity) not in (0, 1, len(self.nodes)):
             expected = f"none, one for all or one for each of {len(self.nodes)} nodes"
             raise ValueError(

@@ -166,14 +166,23 @@ def seconds_since(rpc: Rpc, number: int) -> float:
     of the two.
     """
     latest = "eth_getBlockByNumber", ("latest", False)
-    then_s, newest_s = map(_mined_s, rpc.batch([_block_call(number), latest]))
+    then, newest = rpc.batch([_block_call(number), latest])
+    then_s = _mined_s(shown_block(then, number))
+    newest_s = _mined_s(shown_block(newest, "latest"))
     return float(max(newest_s, time.time()) - then_s)
 
 
-def _mined_s(answer: Any) -> int:
-    block = require(answer)
+def shown_block(answer: Any, which: int | str) -> dict[str, Any]:
+    """The block in a node's answer; `which` is its number, or "latest". Raises
+    RpcUnavailableError if the node does not show it; a retry helps.
+    """
+    block: dict[str, Any] | None = require(answer)
     if block is None:
-        raise RpcUnavailableError("the node does not see a block that was read")
+        raise RpcUnavailableError(f"the node does not show block {which}")
+    return block
+
+
+def _mined_s(block: Mapping[str, Any]) -> int:
     return int(block["timestamp"], 16)
 
 
@@ -182,12 +191,9 @@ def _block_call(number: int) -> Call:
 
 
 def _block(number: int, answer: Any) -> Block:
-    if answer is None:
-        raise RpcUnavailableError(f"the node does not see block {number}")
     if isinstance(answer, RpcError):
         raise RpcUnavailableError(
             f"the node does not show block {number}: {answer}"
         ) from answer
-    return Block(
-        number, answer["hash"], answer["parentHash"], int(answer["timestamp"], 16)
-    )
+    block = shown_block(answer, number)
+    return Block(number, block["hash"], block["parentHash"], _mined_s(block))

@@ -181,7 +181,7 @@ class Contract:
         calls.append(("eth_getBalance", (self.provider, "latest")))
         calls += [self._provider_view(name) for name in PROVIDER_VIEWS]
         claimable, cancelling, topped_up, is_open, balance, *views = [
-            _returned(answer) for answer in self.rpc.batch(calls)
+            self._returned(answer) for answer in self.rpc.batch(calls)
         ]
         return Demand(
             int(claimable, 16),
@@ -200,9 +200,9 @@ class Contract:
             [self._provider_view(name, block) for name in names]
         )
         return OnChainOffers(
-            registered=_offer(GET_PROVIDER, registered),
-            waiting=_offer(GET_WAITING, waiting),
-            banned=bool(int(_returned(banned), 16)),
+            registered=self._offer(GET_PROVIDER, registered),
+            waiting=self._offer(GET_WAITING, waiting),
+            banned=bool(int(self._returned(banned), 16)),
             block=block,
         )
 
@@ -212,6 +212,34 @@ class Contract:
             function("ProviderManager", name).encode(self.provider),
             block,
         )
+
+    def _offer(self, view: Function, answer: Any) -> Offer | None:
+        """A provider's offer. None when there is none: then the call reverts, or the
+        address in the answer is zero.
+        """
+        if _is_revert(answer):
+            return None
+        address, (_, gpus, cpus, mem_mb), prices, labels, _ = view.decode(
+            self._returned(answer)
+        )[0]
+        if not int(address, 16):
+            return None
+        machines = tuple(
+            Machine(*numbers) for numbers in zip(gpus, cpus, mem_mb, strict=True)
+        )
+        return Offer(machines, Prices(*prices), tuple(sorted(labels)))
+
+    def _returned(self, answer: Any) -> str:
+        """What a contract, or the node, returned. Raises RpcUnavailableError for an
+        answer of no bytes: a node that does not have the contract (yet) returns that.
+        """
+        returned: str = require(answer)
+        if returned == "0x":
+            raise RpcUnavailableError(
+                f"the RPC endpoint does not have the contract: found no code of {self.address} or of its parts;"
+                " see the endpoint's chain and METASCHEDULER_SMART_CONTRACT"
+            )
+        return returned
 
     def statuses(
         self, job_ids: Sequence[JobId], not_before: int = 0
@@ -230,7 +258,7 @@ class Contract:
         for job_id, answer in self._ask_jobs(job_ids, head):
             if _is_revert(answer):
                 continue
-            (_, status, _, provider, *_), *_ = GET_JOB.decode(_returned(answer))
+            (_, status, _, provider, *_), *_ = GET_JOB.decode(self._returned(answer))
             statuses[job_id] = ChainStatus(status), provider.lower()
         return statuses
 
@@ -254,7 +282,7 @@ class Contract:
         jobs = {}
         for job_id, answer in self._ask_jobs(job_ids, block, JOBS_AT_ONCE):
             if not _is_revert(answer):
-                jobs[job_id] = _on_chain(_returned(answer))
+                jobs[job_id] = _on_chain(self._returned(answer))
         return jobs
 
     def _ask_jobs(
@@ -284,7 +312,7 @@ class Contract:
                 ChainStatus.PENDING, ours=False, cancel_requested=False
             )
         (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(
-            _returned(answer)
+            self._returned(answer)
         )
         return OnChainJobOwner(
             ChainStatus(status), provider.lower() == self.provider, cancel_requested
@@ -373,7 +401,7 @@ class Contract:
             for name in names
         ]
         answers = self.rpc.batch([("eth_chainId", ()), *calls])
-        chain_id, *words = map(_returned, answers)
+        chain_id, *words = map(self._returned, answers)
         if int(chain_id, 16) != self.chain_id:
             raise WrongChainError(
                 f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}"
@@ -408,23 +436,6 @@ def register_call(offer: Offer) -> str:
         mem_mb.append(machine.mem_mb)
     hardware = len(offer.machines), gpus, cpus, mem_mb
     return REGISTER.encode(hardware, prices, offer.labels)
-
-
-def _offer(view: Function, answer: Any) -> Offer | None:
-    """A provider's offer. None when there is none: then the call reverts, or the
-    address in the answer is zero.
-    """
-    if _is_revert(answer):
-        return None
-    address, (_, gpus, cpus, mem_mb), prices, labels, _ = view.decode(
-        _returned(answer)
-    )[0]
-    if not int(address, 16):
-        return None
-    machines = tuple(
-        Machine(*numbers) for numbers in zip(gpus, cpus, mem_mb, strict=True)
-    )
-    return Offer(machines, Prices(*prices), tuple(sorted(labels)))
 
 
 def _get_job(job_id: JobId) -> str:
@@ -553,13 +564,3 @@ def _is_unknown_job(answer: Any) -> bool:
     if not isinstance(answer, RpcError):
         return False
     return decode_revert(answer.data).name == "InvalidJob"
-
-
-def _returned(answer: Any) -> str:
-    """What a contract, or the node, returned. Raises RpcUnavailableError for an answer
-    of no bytes: a node that does not have the contract (yet) returns that.
-    """
-    returned: str = require(answer)
-    if returned == "0x":
-        raise RpcUnavailableError("the RPC endpoint does not have the contract")
-    return returned

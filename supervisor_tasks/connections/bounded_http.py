@@ -87,7 +87,9 @@ class _Bounded(io.RawIOBase):
     def __init__(self, sock: socket.socket, deadline_s: float, most_bytes: int) -> None:
         self._sock = sock
         self._raw = sock.makefile("rb", buffering=0)
+        self._deadline_s = deadline_s
         self._ends_s = time.monotonic() + deadline_s
+        self._most_bytes = most_bytes
         self._room = most_bytes
 
     def readable(self) -> bool:
@@ -96,12 +98,16 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         left_s = self._ends_s - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("the answer took too long")
+            raise TimeoutError(
+                f"the answer took longer than {self._deadline_s:g} s, the limit"
+            )
         self._sock.settimeout(left_s)
         count = self._raw.readinto(buffer) or 0
         self._room -= count
         if self._room < 0:
-            raise OSError("the answer is too large")
+            raise OSError(
+                f"found an answer of {self._most_bytes - self._room} bytes or more; expected at most {self._most_bytes}"
+            )
         return count
 
     def close(self) -> None:

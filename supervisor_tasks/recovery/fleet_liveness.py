@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from sqlalchemy import Engine
 
+from supervisor_tasks.chain.blocks import shown_block
 from supervisor_tasks.chain.rpc.client import (
     Call,
     Rpc,
     RpcError,
     RpcUnavailableError,
-    require,
 )
 from supervisor_tasks.ledger.other_fleets import connected_fleets, last_runs
 from supervisor_tasks.wallet.raw_transaction import extract_tag
@@ -70,12 +70,8 @@ def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
         calls: list[Call] = [
             ("eth_getBlockByNumber", (hex(number), True)) for number in numbers
         ]
-        for answer in rpc.batch(calls):
-            block = require(answer)
-            if block is None:
-                raise RpcUnavailableError(
-                    "the node does not show a block below its head"
-                )
+        for number, answer in zip(numbers, rpc.batch(calls), strict=True):
+            block = shown_block(answer, number)
             mined_s = int(block["timestamp"], 16)
             newest_s = max(newest_s, mined_s)
             if newest_s - mined_s > WROTE_WITHIN_S:

@@ -135,7 +135,9 @@ def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
             f"the login node does not show the home of {user} within {LOOK_TIMEOUT_S} s"
         )
     if "unknown" in facts:
-        raise TransientError(f"the login node knows no user {user}")
+        raise TransientError(
+            f"the login node knows no user {user}; expected an account: see LDAP and SSSD on the login node"
+        )
     account = _account(facts)
     if account is None or facts[-1] != "whole":
         shown = answer.stderr[:200]

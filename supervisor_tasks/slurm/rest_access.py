@@ -30,8 +30,9 @@ class RestAccess:
     def ask(
         self, path: str, timeout_s: float = QUESTION_TIMEOUT_S
     ) -> Mapping[str, Any]:
-        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRejectedError
-        where SLURM rejected. A retry helps.
+        """Ask as the admin. Raises SlurmUnavailableError; a retry helps. Raises
+        QuestionRejectedError where SLURM rejected; a retry helps once SLURM accepts the
+        question.
         """
         return rest_answers.require_answer(
             self.order("GET", path, timeout_s=timeout_s), f"GET {path}"

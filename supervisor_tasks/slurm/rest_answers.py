@@ -7,6 +7,7 @@ submission, as `error_code`.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -161,8 +162,9 @@ def _denied(shown: str, has_submit_key: bool) -> SupervisorError:
 
 
 def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
-    """Return the answer to a question. Raises SlurmUnavailableError, or
-    QuestionRejectedError where SLURM rejected. A retry helps.
+    """Return the answer to a question. Raises SlurmUnavailableError; a retry helps.
+    Raises QuestionRejectedError where SLURM rejected; a retry helps once SLURM accepts
+    the question.
     """
     if not answer.failed:
         return answer.body
@@ -294,9 +296,11 @@ def partition_hardware(
         its_partitions = node.get("partitions") or ()
         if partition in its_partitions:
             members.append(_node(node))
-    names = {node.name for node in members}
-    if len(names) != len(members):
-        raise SlurmUnavailableError("slurmrestd shows a node twice, expected once")
+    for name, number in Counter(node.name for node in members).items():
+        if number > 1:
+            raise SlurmUnavailableError(
+                f"slurmrestd shows the node {name} {number} times, expected once"
+            )
     total = shown.get("total_nodes")
     if not isinstance(total, int):
         raise _unreadable("a partition", shown)

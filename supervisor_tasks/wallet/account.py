@@ -17,6 +17,7 @@ from eth_account.messages import encode_defunct
 from eth_account.signers.local import LocalAccount
 from sqlalchemy import Engine
 
+from supervisor_tasks.chain.blocks import shown_block
 from supervisor_tasks.chain.rpc.client import (
     Call,
     Rpc,
@@ -101,7 +102,7 @@ class WalletAccount:
                 ("eth_gasPrice", ()),
             ]
         )
-        head = seen_block(block)
+        head = shown_block(block, "latest")
         base_fee_wei, tip_wei, gas_price_wei = None, DEFAULT_TIP_WEI, 0
         if head.get("baseFeePerGas"):
             base_fee_wei = int(head["baseFeePerGas"], 16)
@@ -175,11 +176,3 @@ class WalletAccount:
 
 def _raw_call(raw: bytes) -> Call:
     return "eth_sendRawTransaction", ("0x" + raw.hex(),)
-
-
-def seen_block(block: Any) -> dict[str, Any]:
-    """The block in a node's answer. Raises RpcUnavailableError if there is none."""
-    found: dict[str, Any] | None = require(block)
-    if found is None:
-        raise RpcUnavailableError("the node does not show its last block")
-    return found

@@ -48,7 +48,9 @@ def decode(signed: bytes) -> TransactionFields:
         nonce, price, gas, to, value, data, *_ = rlp.decode(signed)
         prices = Fees(_number(price), _number(price), legacy=True)
     else:
-        raise ValueError(f"a transaction of type {signed[0]}")
+        raise ValueError(
+            f"found a transaction of type {signed[0]}; expected one of type {DYNAMIC_FEE} or a legacy one"
+        )
     return TransactionFields(
         _number(nonce),
         _number(gas),

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor_tasks.chain.blocks import shown_block
 from supervisor_tasks.chain.rpc.client import Call
 from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.transactions import NONCE_FILLER
-from supervisor_tasks.wallet.account import AccountState, WalletAccount, seen_block
+from supervisor_tasks.wallet.account import AccountState, WalletAccount
 from supervisor_tasks.wallet.fees import Fees, Market, fees
 from supervisor_tasks.wallet.gas import Estimate, estimated
 from supervisor_tasks.wallet.nonces import confirmed_nonces
@@ -93,7 +94,7 @@ class TransactionWriter:
             [("eth_getBlockByNumber", ("latest", False)), *calls]
         )
         # a private chain may have no real limit
-        limit = min(int(seen_block(head)["gasLimit"], 16), MAX_NUMBER)
+        limit = min(int(shown_block(head, "latest")["gasLimit"], 16), MAX_NUMBER)
         return [estimated(answer, limit) for answer in answers]
 
     def send(

@@ -235,7 +235,7 @@ def test_journey__account_comes_after_the_claim__job_waits_and_then_runs(
     job_id = grid.submit_script(customer, "#!/bin/bash\nid --user --name\n")
     # slurmrestd says only "access denied", which is no proof that nothing was submitted
     said = {
-        SSH: f"the login node knows no user {customer.address}",
+        SSH: f"the login node knows no user {customer.address}; expected an account: see LDAP and SSSD on the login node",
         REST: "its submission was cut off, and SLURM has nothing of it",
     }
     tried = "SELECT 1 FROM effects WHERE kind = 'submit' AND job_id = :id AND attempts > 1 AND last_error = :said"
