@@ -13,7 +13,7 @@ from devgrid.processes import Processes
 
 TEMPLATE = "DEVGRID_LEDGER_TEMPLATE"
 POSTGRES = "postgres"
-MARK = "copied-ledger"
+MARKER_FILE = "copied-ledger"
 
 
 def copy_ledger(folder: Path) -> None:
@@ -23,9 +23,9 @@ def copy_ledger(folder: Path) -> None:
         return
     # the data's owner is the user of the database
     subprocess.run(["cp", "--archive", template, str(folder / "data")], check=True)
-    (folder / MARK).touch()
+    (folder / MARKER_FILE).touch()
 
 
 def has_copied_ledger(processes: Processes) -> bool:
     """Whether the Postgres of a grid began with a copy."""
-    return (processes.folder / POSTGRES / MARK).exists()
+    return (processes.folder / POSTGRES / MARKER_FILE).exists()

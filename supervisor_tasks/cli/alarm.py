@@ -148,8 +148,7 @@ def show(
     Example: supervisor alarm show wallet_empty
     """
     cli = cli_context(context)
-    cli.shown.color = not no_color
-    cli.shown.repeated(lambda: _show_alarm(cli, name, output), watch)
+    cli.present_by(lambda: _show_alarm(cli, name, output), watch, no_color)
 
 
 def _show_alarm(cli: CliContext, name: str, output: Format) -> None:

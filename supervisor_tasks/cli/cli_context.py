@@ -103,10 +103,16 @@ class CliContext:
         no_color: bool,
     ) -> None:
         """Print rows in a form, once or again and again."""
-        self.shown.color = not no_color
-        self.shown.repeated(
-            lambda: self.shown.rows(view, rows(), form, self.now()), watch_s
+        self.present_by(
+            lambda: self.shown.rows(view, rows(), form, self.now()), watch_s, no_color
         )
+
+    def present_by(
+        self, show: Callable[[], None], watch_s: float | None, no_color: bool
+    ) -> None:
+        """Call `show`, which prints, once or again and again."""
+        self.shown.color = not no_color
+        self.shown.repeated(show, watch_s)
 
     def close(self) -> None:
         """Close the database's connections."""

@@ -77,8 +77,7 @@ def show(
     Example: supervisor cluster show
     """
     cli = cli_context(context)
-    cli.shown.color = not no_color
-    cli.shown.repeated(lambda: _show(cli, output), watch)
+    cli.present_by(lambda: _show(cli, output), watch, no_color)
 
 
 def _show(cli: CliContext, output: Format) -> None:

@@ -18,7 +18,6 @@ from supervisor_tasks.cli.job import bill_of
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import LEAST_ID, Bar, Column, View
 from supervisor_tasks.cli.wording import counted
-from supervisor_tasks.config.settings import CREDIT
 from supervisor_tasks.jobs.model import Job
 from supervisor_tasks.ledger.earnings import (
     Earned,
@@ -27,7 +26,7 @@ from supervisor_tasks.ledger.earnings import (
     EarningsSort,
     Per,
 )
-from supervisor_tasks.provider.offer import format_credits, rounded_credits
+from supervisor_tasks.provider.offer import CREDIT, format_credits, rounded_credits
 
 MAX_SHOWN_ROWS = 100  # rows of a table; programs get all
 MAX_DAYS = 400  # in a plot, also the days on which nothing was earned

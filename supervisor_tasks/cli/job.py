@@ -121,8 +121,7 @@ def show(
     Example: supervisor job show slurm:1234
     """
     cli = cli_context(context)
-    cli.shown.color = not no_color
-    cli.shown.repeated(lambda: show_job(cli, job, output), watch)
+    cli.present_by(lambda: show_job(cli, job, output), watch, no_color)
 
 
 def show_job(cli: CliContext, name: str, output: Format) -> None:

@@ -67,8 +67,7 @@ def status(
     Example: supervisor status --watch 2
     """
     cli = cli_context(context)
-    cli.shown.color = not no_color
-    cli.shown.repeated(lambda: _show(cli, output), watch)
+    cli.present_by(lambda: _show(cli, output), watch, no_color)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,8 +162,7 @@ def show(
     Example: supervisor sweep show
     """
     cli = cli_context(context)
-    cli.shown.color = not no_color
-    cli.shown.repeated(lambda: _show(cli, _found(cli, sweep), output), watch)
+    cli.present_by(lambda: _show(cli, _found(cli, sweep), output), watch, no_color)
 
 
 def _found(cli: CliContext, sweep: int | None) -> Reconciliation:

@@ -140,8 +140,7 @@ def show(
     Example: supervisor tx show 0x4be1
     """
     cli = cli_context(context)
-    cli.shown.color = not no_color
-    cli.shown.repeated(lambda: _show(cli, transaction, output), watch)
+    cli.present_by(lambda: _show(cli, transaction, output), watch, no_color)
 
 
 def _show(cli: CliContext, transaction: str, output: Format) -> None:

@@ -93,7 +93,7 @@ from supervisor_tasks.config.validators import (
 from supervisor_tasks.errors import PermanentError, SupervisorError
 from supervisor_tasks.provider.offer import USUAL_PRICES, Prices, normalised_labels
 
-CREDIT = 10**18  # of the contract's smallest unit
+COIN = 10**18  # in Wei: what the wallet pays gas with
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
 # settings that NAME_FILE can put into a file
 IN_FILES = (
@@ -218,11 +218,11 @@ class Settings(BaseSettings):
     """Whether other clusters of the ledger may claim jobs with this cluster's wallet;
     all of them must allow it.
     """
-    wallet_min_wei: int = Field(CREDIT // 100, ge=0)
+    wallet_min_wei: int = Field(COIN // 100, ge=0)
     """The balance below which no job is claimed."""
     wallet_max_wei_per_gas: int = Field(10**12, gt=0)
     """The highest price of gas that the wallet pays."""
-    wallet_max_wei_per_tx: int = Field(CREDIT, gt=0)
+    wallet_max_wei_per_tx: int = Field(COIN, gt=0)
     """The most that a transaction can cost. A claim needs 0.3 million gas, a
     registration of 500 nodes 15 million.
     """

@@ -19,7 +19,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from supervisor_tasks.config.settings import CREDIT
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.instruments import ClusterLabel
 from supervisor_tasks.jobs.model import EffectKind, State
@@ -29,6 +28,7 @@ from supervisor_tasks.ledger.counters import Total
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary
+from supervisor_tasks.provider.offer import CREDIT
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 EFFECT_STATES = ("due", "waiting", "leased", "parked", "failing")

@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.label_format import normalised, number_text
 
 CREDIT_DIGITS = 18
+CREDIT = 10**CREDIT_DIGITS  # of the contract's smallest unit
 FAR_OFF_FACTOR = (
     100  # times the reference, or a hundredth of it: such a price is rarely meant
 )
@@ -130,7 +131,7 @@ def same_machines(one: Sequence[Machine], other: Sequence[Machine]) -> bool:
 
 def format_credits(wei: int) -> str:
     """Return an amount of wei in credits, exactly."""
-    whole, part = divmod(wei, 10**CREDIT_DIGITS)
+    whole, part = divmod(wei, CREDIT)
     return f"{whole}.{part:0{CREDIT_DIGITS}d}".rstrip("0").rstrip(".")
 
 
