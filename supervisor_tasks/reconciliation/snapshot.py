@@ -25,7 +25,9 @@ from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
 
-CUSTOMER = re.compile("0[xX][0-9a-fA-F]{40}")  # the Linux user of a customer
+# the Linux user of a customer; 0X counts too, as the alarm about jobs that the ledger
+# does not know must miss none
+CUSTOMER = re.compile("0[xX][0-9a-fA-F]{40}")
 JOB_NAME = re.compile(r"0x[0-9a-f]{64}")
 MIN_LOST_JOBS = 3  # jobs that SLURM may lose at once without having lost its state
 # of the jobs that SLURM should have: so many may be lost at once, too

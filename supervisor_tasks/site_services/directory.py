@@ -47,6 +47,7 @@ MAX_NUMBER_TRIES = 10  # to get a number that no other process takes at the same
 NUMBERS_APART = 50
 # the overflow uid of Linux, to which NFS and containers map strangers; -1 in 16 bits
 RESERVED_NUMBERS = (65534, 65535)
+# lower case only: it becomes the name of an entry, and the ledger's are in lower case
 ADDRESS = re.compile("0x[0-9a-f]{40}")
 ASSIGNED_BY_THE_SERVER = -1  # 389ds's DNA plugin replaces it with a free number
 BUSY = {3, 51, 52, 80}  # time limit, busy, unavailable, other: a retry may help

@@ -33,6 +33,7 @@ LOOKS_AT_ONCE = (
 TURN_WITHIN_S = 10.0
 LOOK_TIMEOUT_S = 5  # on the login node
 TIMED_OUT = ("124", "137")  # the status of `timeout`, the second one after SIGKILL
+# a customer's Linux user; a site may write the hex digits in any case
 CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
 ROOT = 0
 

@@ -14,6 +14,7 @@ NUMBER = re.compile("0x[0-9a-fA-F]{1,64}")
 BYTES = re.compile("0x[0-9a-fA-F]*")
 # Hashes and topics are compared as text, so hex in upper case would match nothing.
 HASH = re.compile("0x[0-9a-f]{64}")
+# A node may answer in mixed case: EIP-55 has a checksum in the case of the digits.
 ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
 # The greatest number of a block, a log or a transaction: the ledger stores twice as
 # much, and adds to it.
