@@ -200,7 +200,7 @@ CHANGES = [
     Change("tx bump", (), open_transaction),
     Change("tx cancel", (), open_transaction),
 ]
-# test_cli.py: it needs tables of an earlier release, and is about all clusters
+# test_db.py: it needs tables of an earlier release, and is about all clusters
 ELSEWHERE = {"db upgrade"}
 READS = {
     *(
@@ -241,7 +241,7 @@ READS = {
         "tx list",
         "tx show",
     ),
-    "top",  # its key p asks and is in the log: test_cli.py
+    "top",  # its key p asks and is in the log: test_top.py
 }
 
 
@@ -252,13 +252,6 @@ def migrated_ledger(
     """A ledger and the environment of a process, whose chain does not answer."""
     engine, environment = migrated_ledger
     return engine, environment | {"METASCHEDULER_ENDPOINT_RPC": "http://127.0.0.1:1"}
-
-
-@pytest.fixture
-def ledger(ledger: Ledger) -> Ledger:
-    """A ledger for whose cluster a fleet has worked."""
-    ledger.periodic_runs.record("claim")
-    return ledger
 
 
 def test_commands__each_one__is_known_to_read_or_to_change() -> None:
