@@ -1,5 +1,5 @@
-"""A chain, a database, a ledger or a SLURM for each file of this folder that asks for
-it.
+"""A chain, a database, a ledger, a SLURM or a receiver of messages for each file of this
+folder that asks for it.
 """
 
 from tests.support.certificate_fixtures import certificates
@@ -11,12 +11,8 @@ from tests.support.chain_fixtures import (
     processes,
     provider,
 )
-from tests.support.ledger_fixtures import (
-    dispatched,
-    engine,
-    ledger,
-    migrated_ledger,
-)
+from tests.support.ledger_fixtures import dispatched, engine, ledger, migrated_ledger
+from tests.support.receiver_fixtures import webhook
 from tests.support.submission_fixtures import login, submission_env
 
 __all__ = [
@@ -33,4 +29,5 @@ __all__ = [
     "processes",
     "provider",
     "submission_env",
+    "webhook",
 ]
