@@ -38,7 +38,7 @@ A_SECOND = 10  # messages of a task at most
 Script = Callable[[ServerConnection], None]
 
 
-class Heard:
+class ListenerCalls:
     """The calls that a listener gets."""
 
     def __init__(self) -> None:
@@ -97,14 +97,14 @@ def node(script: Script, chain_id: int = CHAIN_ID) -> Iterator[str]:
 
 
 @contextmanager
-def subscribed(url: str) -> Iterator[Heard]:
-    heard = Heard()
+def subscribed(url: str) -> Iterator[ListenerCalls]:
+    calls = ListenerCalls()
     subscription = Subscription(
-        url, CHAIN_ID, lambda: (["0x" + "1" * 40], ["0x" + "2" * 64]), heard
+        url, CHAIN_ID, lambda: (["0x" + "1" * 40], ["0x" + "2" * 64]), calls
     )
     subscription.start()
     try:
-        yield heard
+        yield calls
     finally:
         subscription.close()
 
@@ -133,11 +133,11 @@ def peak_mb() -> float:
 def test_subscription__blocks_without_end__reads_a_limited_rate_and_keeps_none() -> (
     None
 ):
-    with node(forever(head("0x1"))) as url, subscribed(url) as heard:
-        until(lambda: len(heard.heads) > 10, "the first heads")
-        before_mb, began, began_s = peak_mb(), len(heard.heads), time.monotonic()
+    with node(forever(head("0x1"))) as url, subscribed(url) as calls:
+        until(lambda: len(calls.heads) > 10, "the first heads")
+        before_mb, began, began_s = peak_mb(), len(calls.heads), time.monotonic()
         until(lambda: time.monotonic() - began_s > 3.0, "three seconds")
-        read = len(heard.heads) - began
+        read = len(calls.heads) - began
         # on a busy machine more than the three seconds
         passed_s = time.monotonic() - began_s
         assert read <= (passed_s + 2) * MAX_MESSAGES_A_SECOND
@@ -157,10 +157,10 @@ def test_subscription__answers_to_what_was_never_asked__are_kept_nowhere() -> No
         connection.send(head("0x2"))
         silent(connection)
 
-    with node(script) as url, subscribed(url) as heard:
-        until(lambda: heard.subscriptions == 1, "the subscription")
+    with node(script) as url, subscribed(url) as calls:
+        until(lambda: calls.subscriptions == 1, "the subscription")
         before_mb = peak_mb()
-        until(lambda: heard.heads == [2], "what comes behind them")
+        until(lambda: calls.heads == [2], "what comes behind them")
         assert peak_mb() - before_mb < MAX_MORE_MB
 
 
@@ -180,12 +180,12 @@ def test_subscription__huge_or_senseless_message__ends_the_connection_and_no_mor
         connection.send(message)
         silent(connection)
 
-    with node(script) as url, subscribed(url) as heard:
+    with node(script) as url, subscribed(url) as calls:
         until(
-            lambda: len(heard.cuts) > 1,
+            lambda: len(calls.cuts) > 1,
             "the connection to be cut, made again and cut again",
         )
-        assert heard.heads == []
+        assert calls.heads == []
 
 
 @pytest.mark.parametrize(
@@ -199,18 +199,18 @@ def test_subscription__block_without_a_valid_number__is_not_told(
         connection.send(head("0x5"))
         silent(connection)
 
-    with node(script) as url, subscribed(url) as heard:
-        until(lambda: heard.heads == [5], "the block behind it")
-        assert heard.cuts == []
+    with node(script) as url, subscribed(url) as calls:
+        until(lambda: calls.heads == [5], "the block behind it")
+        assert calls.cuts == []
 
 
 def test_subscription__another_chain__tells_nothing_but_that() -> None:
-    with node(forever(head("0x1")), chain_id=8) as url, subscribed(url) as heard:
-        until(lambda: bool(heard.cuts), "the connection to be given up")
-        ((why, foreign), *_) = heard.cuts
+    with node(forever(head("0x1")), chain_id=8) as url, subscribed(url) as calls:
+        until(lambda: bool(calls.cuts), "the connection to be given up")
+        ((why, foreign), *_) = calls.cuts
         assert foreign
         assert "serves chain 8, the settings want 7" in why
-        assert (heard.heads, heard.subscriptions) == ([], 0)
+        assert (calls.heads, calls.subscriptions) == ([], 0)
 
 
 def test_subscription__redirect__is_not_followed_and_the_urls_key_is_not_told() -> None:
@@ -234,12 +234,12 @@ def test_subscription__redirect__is_not_followed_and_the_urls_key_is_not_told() 
 
         threading.Thread(target=lead_elsewhere, daemon=True).start()
         url = f"ws://127.0.0.1:{outside.getsockname()[1]}/{KEY}"
-        with structlog.testing.capture_logs() as entries, subscribed(url) as heard:
-            until(lambda: bool(heard.cuts), "the connection to be refused")
+        with structlog.testing.capture_logs() as entries, subscribed(url) as calls:
+            until(lambda: bool(calls.cuts), "the connection to be refused")
             with pytest.raises(TimeoutError):
                 inside.accept()
-        assert "HTTP status 302" in heard.cuts[0][0]
-        assert KEY not in json.dumps([heard.cuts, entries], default=str)
+        assert "HTTP status 302" in calls.cuts[0][0]
+        assert KEY not in json.dumps([calls.cuts, entries], default=str)
 
 
 def test_new_blocks__flood_of_blocks__dispatches_a_task_ten_times_a_second_at_most() -> (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord
-from supervisor_tasks.slurm.rest_answers import RestAnswer
+from supervisor_tasks.slurm.rest_answers import RestAnswer, jobs_listed
 from supervisor_tasks.slurm.rest_versions import read
-from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs
+from supervisor_tasks.slurm.squeue import FIELDS, SqueueRow, listed_jobs
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 DELIMITER = "4f1d0c9ab3"  # in the recorded samples
@@ -74,6 +74,11 @@ def rest_answer(name: str, slurm: str, api: str) -> RestAnswer:
     """
     stored = json.loads((DATA / "rest" / f"{name}-slurm-{slurm}.json").read_text())
     return RestAnswer(stored["status"], read(api, stored["body"]))
+
+
+def rows_by_name(answer: RestAnswer, now_s: int = 2**31) -> dict[str, SqueueRow]:
+    """The jobs of an answer, by their names."""
+    return {row.name: row for row in jobs_listed(answer.body, now_s).values()}
 
 
 def printed(*records: tuple[str, ...]) -> str:

@@ -363,7 +363,7 @@ def test_login_hangs__on_an_old_connection_or_at_the_site__is_retried_at_once(
 
 
 @dataclass
-class Heard:
+class CommandOutput:
     """What a customer's command prints, when its first line was there, and whether it
     says that it came too late.
     """
@@ -385,14 +385,14 @@ class Heard:
 
 
 def submit_in_turn(ssh: Ssh, user: str, command: str, other: str) -> str:
-    heard = Heard()
+    output = CommandOutput()
     assert (
         ssh.stream_in_turn(
-            user, ["/bin/sh", "-c", command], b"", PATIENCE_S, heard, other
+            user, ["/bin/sh", "-c", command], b"", PATIENCE_S, output, other
         )
         == 0
     )
-    return heard.lines
+    return output.lines
 
 
 def test_answer__came_late_while_others_were_answered__is_a_hang(

@@ -30,7 +30,7 @@ def ended_line(job: int, status: int) -> bytes:
     return f"{DELIMITER} {job} {status}\n".encode()
 
 
-class Heard:
+class AnswerRecord:
     """Answers, and what was taken from them; the clock shows another time at each
     reading.
     """
@@ -186,18 +186,18 @@ def test_parse_clock__answer_without_a_time__names_status_and_complaint(
 
 
 def test_answers__two_commands__each_has_its_output_of_both_streams() -> None:
-    heard = Heard(jobs=2)
-    heard.answers.stderr(b"welcome\n" + BEGUN)
-    heard.answers.stdout(b"welcome\n" + BEGUN + b"12\n" + ended_line(0, 0))
-    assert (heard.taken, heard.answers.waits_for_stderr) == ([], True)
-    heard.answers.stderr(b"slow\n" + BEGUN)
-    assert heard.taken == [(0, CommandAnswer(0, "12\n", "slow\n"))]
-    assert not heard.answers.waits_for_stderr
-    heard.answers.stderr(b"refused" + BEGUN)
-    assert len(heard.taken) == 1
-    heard.answers.stdout(b"no line feed" + ended_line(1, 1))
-    assert heard.taken[1:] == [(1, CommandAnswer(1, "no line feed", "refused"))]
-    assert heard.answers.answered == 2
+    record = AnswerRecord(jobs=2)
+    record.answers.stderr(b"welcome\n" + BEGUN)
+    record.answers.stdout(b"welcome\n" + BEGUN + b"12\n" + ended_line(0, 0))
+    assert (record.taken, record.answers.waits_for_stderr) == ([], True)
+    record.answers.stderr(b"slow\n" + BEGUN)
+    assert record.taken == [(0, CommandAnswer(0, "12\n", "slow\n"))]
+    assert not record.answers.waits_for_stderr
+    record.answers.stderr(b"refused" + BEGUN)
+    assert len(record.taken) == 1
+    record.answers.stdout(b"no line feed" + ended_line(1, 1))
+    assert record.taken[1:] == [(1, CommandAnswer(1, "no line feed", "refused"))]
+    assert record.answers.answered == 2
 
 
 GREETING = b"welcome to the cluster\n" * 4
@@ -208,39 +208,39 @@ STDOUT = GREETING + BEGUN + b"12\n" + ended_line(0, 0) + b"13\n" + ended_line(1,
 def test_answers__output_in_two_pieces__are_heard_wherever_it_is_cut(
     first: int,
 ) -> None:
-    heard = Heard(jobs=2)
-    heard.answers.stderr(BEGUN * 3)
-    heard.answers.stdout(STDOUT[:first])
-    heard.answers.stdout(STDOUT[first:])
-    assert heard.taken == [
+    record = AnswerRecord(jobs=2)
+    record.answers.stderr(BEGUN * 3)
+    record.answers.stdout(STDOUT[:first])
+    record.answers.stdout(STDOUT[first:])
+    assert record.taken == [
         (0, CommandAnswer(0, "12\n", "")),
         (1, CommandAnswer(0, "13\n", "")),
     ]
 
 
 def test_answers__output_in_single_bytes__are_heard_behind_a_greeting() -> None:
-    heard = Heard(jobs=2)
-    heard.answers.stderr(BEGUN * 3)
+    record = AnswerRecord(jobs=2)
+    record.answers.stderr(BEGUN * 3)
     for byte in STDOUT:
-        heard.answers.stdout(bytes([byte]))
-    assert [answer.stdout for _, answer in heard.taken] == ["12\n", "13\n"]
+        record.answers.stdout(bytes([byte]))
+    assert [answer.stdout for _, answer in record.taken] == ["12\n", "13\n"]
 
 
 def test_answers__several_in_turn__first_s_is_the_time_of_the_first_one() -> None:
-    heard = Heard(jobs=2)
-    heard.answers.stderr(BEGUN * 3)
-    heard.answers.stdout(BEGUN)
-    assert heard.answers.first_s is None
-    heard.answers.stdout(ended_line(0, 0))
-    heard.answers.stdout(ended_line(1, 0))
-    assert heard.answers.first_s == 6.0
+    record = AnswerRecord(jobs=2)
+    record.answers.stderr(BEGUN * 3)
+    record.answers.stdout(BEGUN)
+    assert record.answers.first_s is None
+    record.answers.stdout(ended_line(0, 0))
+    record.answers.stdout(ended_line(1, 0))
+    assert record.answers.first_s == 6.0
 
 
 def test_answers__bytes_that_are_no_text__are_replaced() -> None:
-    heard = Heard()
-    heard.answers.stdout(BEGUN + b"\xff1" + ended_line(0, 255))
-    heard.answers.stderr(BEGUN + b"\xfe2" + BEGUN)
-    assert heard.taken == [(0, CommandAnswer(255, "\ufffd1", "\ufffd2"))]
+    record = AnswerRecord()
+    record.answers.stdout(BEGUN + b"\xff1" + ended_line(0, 255))
+    record.answers.stderr(BEGUN + b"\xfe2" + BEGUN)
+    assert record.taken == [(0, CommandAnswer(255, "\ufffd1", "\ufffd2"))]
 
 
 @pytest.mark.parametrize(
@@ -269,17 +269,17 @@ def test_answers__bytes_that_are_no_text__are_replaced() -> None:
 def test_answers__line_like_the_guards__is_an_answer_only_if_it_fits(
     line: bytes, expected: list[tuple[int, CommandAnswer]]
 ) -> None:
-    heard = Heard()
-    heard.answers.stderr(BEGUN * 2)
-    heard.answers.stdout(BEGUN + b"12\n" + line)
-    assert heard.taken == expected
+    record = AnswerRecord()
+    record.answers.stderr(BEGUN * 2)
+    record.answers.stdout(BEGUN + b"12\n" + line)
+    assert record.taken == expected
 
 
 def test_answers__another_number_comes_first__the_right_one_is_still_heard() -> None:
-    heard = Heard(jobs=2)
-    heard.answers.stderr(BEGUN * 3)
-    heard.answers.stdout(BEGUN + b"x" + ended_line(1, 0) + b"12\n" + ended_line(0, 0))
-    assert heard.taken == [(0, CommandAnswer(0, "12\n", ""))]
+    record = AnswerRecord(jobs=2)
+    record.answers.stderr(BEGUN * 3)
+    record.answers.stdout(BEGUN + b"x" + ended_line(1, 0) + b"12\n" + ended_line(0, 0))
+    assert record.taken == [(0, CommandAnswer(0, "12\n", ""))]
 
 
 def test_answers__the_receiver_raises__its_error_is_passed_on() -> None:
@@ -294,23 +294,23 @@ def test_answers__the_receiver_raises__its_error_is_passed_on() -> None:
 
 
 def test_answers__as_long_as_is_kept__are_heard_and_one_byte_more_is_unknown() -> None:
-    heard = Heard()
-    heard.answers.stderr(BEGUN * 2)
-    heard.answers.stdout(BEGUN + b"x" * (MAX_ANSWER_BYTES - 1))
-    heard.answers.stdout(b"x")
+    record = AnswerRecord()
+    record.answers.stderr(BEGUN * 2)
+    record.answers.stdout(BEGUN + b"x" * (MAX_ANSWER_BYTES - 1))
+    record.answers.stdout(b"x")
     with pytest.raises(AnswerTooLongError):
-        heard.answers.stdout(b"x")
-    whole = Heard()
+        record.answers.stdout(b"x")
+    whole = AnswerRecord()
     whole.answers.stderr(BEGUN * 2)
     whole.answers.stdout(BEGUN + b"x" * MAX_ANSWER_BYTES + ended_line(0, 0))
     assert len(whole.taken[0][1].stdout) == MAX_ANSWER_BYTES
 
 
 def test_answers__start_up_file_prints_without_end__are_unknown() -> None:
-    heard = Heard()
-    heard.answers.stdout(b"x" * MAX_ANSWER_BYTES)
+    record = AnswerRecord()
+    record.answers.stdout(b"x" * MAX_ANSWER_BYTES)
     with pytest.raises(AnswerTooLongError):
-        heard.answers.stdout(b"x")
+        record.answers.stdout(b"x")
 
 
 @pytest.mark.parametrize(
@@ -353,15 +353,15 @@ def test_answers__start_up_file_prints_without_end__are_unknown() -> None:
 def test_ended__no_command_has_an_answer__says_whether_one_may_have_run(
     stdout: bytes, status: int, kind: type[SupervisorError], said: str, came_late: bool
 ) -> None:
-    heard = Heard()
-    heard.answers.stdout(stdout)
-    heard.answers.stderr(b"no sh\n")
-    rest = heard.answers.ended(status)
+    record = AnswerRecord()
+    record.answers.stdout(stdout)
+    record.answers.stderr(b"no sh\n")
+    rest = record.answers.ended(status)
     assert type(rest) is kind
     with pytest.raises(kind, match=said):
         raise rest
-    assert heard.answers.came_late is came_late
-    assert (heard.taken, heard.answers.answered) == ([], 0)
+    assert record.answers.came_late is came_late
+    assert (record.taken, record.answers.answered) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -370,12 +370,12 @@ def test_ended__no_command_has_an_answer__says_whether_one_may_have_run(
 def test_ended__one_of_two_has_its_answer__is_about_the_other_one(
     end: str, kind: type[SupervisorError]
 ) -> None:
-    heard = Heard(jobs=2)
-    heard.answers.stdout(BEGUN + ended_line(0, 0) + f"{DELIMITER} {end}\n".encode())
-    heard.answers.stderr(BEGUN * 2)
-    assert type(heard.answers.ended(0)) is kind
-    assert not heard.answers.came_late
-    assert heard.answers.answered == 1
+    record = AnswerRecord(jobs=2)
+    record.answers.stdout(BEGUN + ended_line(0, 0) + f"{DELIMITER} {end}\n".encode())
+    record.answers.stderr(BEGUN * 2)
+    assert type(record.answers.ended(0)) is kind
+    assert not record.answers.came_late
+    assert record.answers.answered == 1
 
 
 @pytest.mark.parametrize(
@@ -386,14 +386,14 @@ def test_ended__one_of_two_has_its_answer__is_about_the_other_one(
 def test_ended__standard_error_is_not_whole__passes_on_the_answers_all_the_same(
     stderr: bytes, complaints: list[str]
 ) -> None:
-    heard = Heard(jobs=2)
-    heard.answers.stdout(
+    record = AnswerRecord(jobs=2)
+    record.answers.stdout(
         BEGUN + b"12\n" + ended_line(0, 0) + b"13\n" + ended_line(1, 1)
     )
-    heard.answers.stderr(stderr)
-    assert heard.taken == []
-    heard.answers.ended(0)
-    assert heard.taken == [
+    record.answers.stderr(stderr)
+    assert record.taken == []
+    record.answers.ended(0)
+    assert record.taken == [
         (0, CommandAnswer(0, "12\n", complaints[0])),
         (1, CommandAnswer(1, "13\n", complaints[1])),
     ]

@@ -1,5 +1,5 @@
-"""What slurmrestd 22.05.8 answered (tests/data/slurm/rest), read as the worker reads
-it.
+"""What slurmrestd 22.05.8 answered (tests/data/slurm/rest), and where it matters a newer
+one, read as the worker reads it.
 """
 
 from dataclasses import replace
@@ -39,19 +39,17 @@ from supervisor_tasks.slurm.rest_answers import (
     require_success,
     submitted,
 )
-from supervisor_tasks.slurm.rest_versions import OLD
+from supervisor_tasks.slurm.rest_versions import NEW, OLD
 from supervisor_tasks.slurm.script_matching import was_rejected
-from supervisor_tasks.slurm.squeue import SqueueRow
-from tests.support.slurm_samples import rest_answer
+from tests.support.slurm_samples import rest_answer, rows_by_name
 
 CUSTOMER = "0x" + "a" * 40
 
 
+VERSIONS = pytest.mark.parametrize(
+    ("slurm", "api"), [("22.05.8", OLD), ("24.11.5", NEW)], ids=[OLD, NEW]
+)
 answer = partial(rest_answer, slurm="22.05.8", api=OLD)
-
-
-def jobs(name: str, now_s: int = 2**31) -> dict[str, SqueueRow]:
-    return {row.name: row for row in jobs_listed(answer(name).body, now_s).values()}
 
 
 def test_submitted__taken__is_the_id() -> None:
@@ -63,6 +61,7 @@ def test_submitted__waits_for_a_node__is_the_id_beside_the_error() -> None:
     assert submitted(answer("waits-for-node"), has_submit_key=True) == 29
 
 
+@VERSIONS
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -70,14 +69,18 @@ def test_submitted__waits_for_a_node__is_the_id_beside_the_error() -> None:
         ("rejected-partition", SlurmRejectedError),
         ("partition-inactive", SlurmUnavailableError),
         ("late-token", OutcomeUnknownError),
-        ("no-such-key", SlurmUnavailableError),
     ],
 )
 def test_submitted__no_id__says_what_became_of_the_job(
-    name: str, kind: type[SupervisorError]
+    slurm: str, api: str, name: str, kind: type[SupervisorError]
 ) -> None:
     with pytest.raises(kind):
-        submitted(answer(name), has_submit_key=False)
+        submitted(rest_answer(name, slurm, api), has_submit_key=False)
+
+
+def test_submitted__key_that_the_site_does_not_know__counts_as_no_answer() -> None:
+    with pytest.raises(SlurmUnavailableError):
+        submitted(answer("no-such-key"), has_submit_key=False)
 
 
 def test_submitted__access_denied__is_no_refusal_with_and_without_a_key() -> None:
@@ -135,7 +138,7 @@ def test_require_answer__refused__is_not_a_missing_answer() -> None:
 
 
 def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
-    row = jobs("jobs", now_s=1795481738)["running"]
+    row = rows_by_name(answer("jobs"), now_s=1795481738)["running"]
     assert (row.slurm_id, row.user, row.comment, row.stdout) == (
         18,
         CUSTOMER,
@@ -157,7 +160,9 @@ def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
 
 
 def test_jobs_listed__unusual_sizes__are_seen() -> None:
-    sizes = {name: row.record.size for name, row in jobs("jobs").items()}
+    sizes = {
+        name: row.record.size for name, row in rows_by_name(answer("jobs")).items()
+    }
     found = {name: size for name, size in sizes.items() if size is not None}
     assert {name for name, size in found.items() if size.whole_memory} == {"whole"}
     assert {name for name, size in found.items() if size.array} == {"array"}
@@ -185,17 +190,17 @@ def test_jobs_listed__more_memory_than_in_the_tres__counts(
 
 
 def test_jobs_listed__user_is_unknown__has_no_name() -> None:
-    assert jobs("jobs")["unknown-user"].user == ""
+    assert rows_by_name(answer("jobs"))["unknown-user"].user == ""
 
 
-def test_jobs_listed__rejected_job__is_identified() -> None:
-    assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == [
-        "rej"
-    ]
+@VERSIONS
+def test_jobs_listed__rejected_job__is_identified(slurm: str, api: str) -> None:
+    rows = rows_by_name(rest_answer("jobs", slurm, api))
+    assert [name for name, row in rows.items() if was_rejected(row.record)] == ["rej"]
 
 
 def test_jobs_listed__ends__have_the_seconds_and_statuses_of_squeue() -> None:
-    rows = jobs("jobs-ended", now_s=clock_s(answer("diag").body))
+    rows = rows_by_name(answer("jobs-ended"), now_s=clock_s(answer("diag").body))
     shown = {
         name: (row.record.state, row.record.elapsed_s, row.record.exit_status)
         for name, row in rows.items()
@@ -214,7 +219,9 @@ def test_jobs_listed__ended_after_the_time_of_the_worker__has_all_its_seconds(
     (job,) = (job for job in answer("jobs-ended").body["jobs"] if job["name"] == "gpu")
     assert job["end_time"] - job["start_time"] == 28
     assert (
-        jobs("jobs-ended", now_s=job["end_time"] - early_s)["gpu"].record.elapsed_s
+        rows_by_name(answer("jobs-ended"), now_s=job["end_time"] - early_s)[
+            "gpu"
+        ].record.elapsed_s
         == 28
     )
 
@@ -247,7 +254,7 @@ def test_jobs_listed__value_cannot_be_read__only_that_job_is_unclear(
         if job["name"] == "running":
             job = {**job, **unreadable}
         shown.append(job)
-    expected = jobs("jobs")
+    expected = rows_by_name(answer("jobs"))
     listed = jobs_listed({"jobs": shown}, 2**31)
     rows = {row.name: row for row in listed.values()}
     unclear = rows.pop("running")

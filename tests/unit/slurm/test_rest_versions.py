@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.hardware import SlurmNode
 from supervisor_tasks.slurm.parsers import (
@@ -30,18 +29,12 @@ from supervisor_tasks.slurm.rest_answers import (
     submitted,
 )
 from supervisor_tasks.slurm.rest_versions import NEW, OLD, read, written
-from supervisor_tasks.slurm.script_matching import was_rejected
-from supervisor_tasks.slurm.squeue import SqueueRow
-from tests.support.slurm_samples import rest_answer
+from tests.support.slurm_samples import rest_answer, rows_by_name
 
 CUSTOMER = "0x" + "a" * 40
 
 
 answer = partial(rest_answer, slurm="24.11.5", api=NEW)
-
-
-def jobs(name: str, now_s: int = 2**31) -> dict[str, SqueueRow]:
-    return {row.name: row for row in jobs_listed(answer(name).body, now_s).values()}
 
 
 @pytest.mark.parametrize(
@@ -52,22 +45,6 @@ def test_submitted__taken_or_waits_for_a_node__is_the_id(
     name: str, has_submit_key: bool, slurm_id: int
 ) -> None:
     assert submitted(answer(name), has_submit_key=has_submit_key) == slurm_id
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("rejected-memory", SlurmRejectedError),
-        ("rejected-partition", SlurmRejectedError),
-        ("partition-inactive", SlurmUnavailableError),
-        ("late-token", OutcomeUnknownError),
-    ],
-)
-def test_submitted__no_id__says_what_became_of_the_job(
-    name: str, kind: type[SupervisorError]
-) -> None:
-    with pytest.raises(kind):
-        submitted(answer(name), has_submit_key=False)
 
 
 def test_require_success__of_changes__tells_an_unknown_job_from_a_refusal() -> None:
@@ -105,7 +82,7 @@ def test_require_answer__refused__is_not_a_missing_answer() -> None:
 
 
 def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
-    row = jobs("jobs")["running"]
+    row = rows_by_name(answer("jobs"))["running"]
     assert (row.slurm_id, row.user, row.comment, row.limit_min) == (
         1,
         CUSTOMER,
@@ -134,7 +111,7 @@ def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
 def test_jobs_listed__unusual_sizes__are_seen() -> None:
     sizes = {
         name: row.record.size
-        for name, row in jobs("jobs").items()
+        for name, row in rows_by_name(answer("jobs")).items()
         if row.record.size is not None
     }
     assert {name for name, size in sizes.items() if size.array} == {"array"}
@@ -148,7 +125,7 @@ def test_jobs_listed__unusual_sizes__are_seen() -> None:
 def test_jobs_listed__ends__have_the_states_and_statuses_of_squeue() -> None:
     shown = {
         name: (row.record.state, row.record.exit_status)
-        for name, row in jobs("jobs-ended").items()
+        for name, row in rows_by_name(answer("jobs-ended")).items()
     }
     assert shown["nonzero"] == ("FAILED", 768)
     assert shown["gpu"] == ("CANCELLED", 15)
@@ -174,12 +151,6 @@ def test_jobs_listed__neither_exit_code_nor_signal__is_a_failure() -> None:
     rows = {row.name: row.record for row in listed.values()}
     assert (rows["nonzero"].state, rows["nonzero"].exit_status) == ("FAILED", 0xFF)
     assert rows["gpu"].exit_status == 15
-
-
-def test_jobs_listed__rejected_job__is_identified() -> None:
-    assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == [
-        "rej"
-    ]
 
 
 def test_requests_listed__running_job__is_its_request() -> None:
