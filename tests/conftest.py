@@ -8,6 +8,7 @@ import structlog
 
 from devgrid.ancestors import end_with_command
 from tests.support import examples  # noqa: F401  registers the profiles
+from tests.support.marks import leave_out
 
 pytest_plugins = ["tests.support.plugin"]
 
@@ -49,6 +50,4 @@ def pytest_collection_modifyitems(
 ) -> None:
     if config.getoption("--chaos"):
         return
-    long = [item for item in items if item.get_closest_marker("chaos")]
-    config.hook.pytest_deselected(items=long)
-    items[:] = [item for item in items if item not in long]
+    leave_out(config, items, lambda item: item.get_closest_marker("chaos") is not None)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What `make test`, `make test-extended` and `make attacks` run: PYTEST WORKERS [FOLDER [OPTION...]]. Files side by side, then the tests that want a
-# quiet machine, one at a time. The status is 0 when both are green; the last lines say what each came to.
+# What `make test`, `make test-extended` and `make attacks` run: PYTEST WORKERS [FOLDER [OPTION...]]. Files side by side,
+# then the tests that want a quiet machine, one at a time. The status is 0 when both are green; the last lines say what
+# each came to.
 set -uo pipefail
 unset PYTHONDONTWRITEBYTECODE  # without it, a later run collects the tests in half of the time
 cd "$(dirname "$0")/.."

@@ -14,7 +14,7 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.alarms import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
@@ -154,7 +154,7 @@ def _pause_submissions(ledger: Ledger, snapshot: Snapshot) -> None:
         ledger.alarms.on(
             AlarmName.SLURM_STATE_LOST,
             jobs=len(snapshot.forgotten),
-            some=snapshot.forgotten[:20],
+            some=snapshot.forgotten[:MAX_JOBS_IN_ALARM],
             reason=reason,
             advice=advice,
         )

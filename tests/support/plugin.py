@@ -21,6 +21,7 @@ import pytest_timeout
 from devgrid.machine import deadline, slowness
 from devgrid.options import Transport
 from tests.support import transports
+from tests.support.marks import leave_out
 
 STARTS_SLURM = {
     ("devgrid.grid", "Grid"),
@@ -185,13 +186,13 @@ def _choose_extended(config: pytest.Config, items: list[pytest.Item]) -> None:
     choice = config.getoption("--extended")
     if choice == "with":
         return
-    left_out = [
-        item
-        for item in items
-        if (item.get_closest_marker("extended") is None) == (choice == "only")
-    ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    leave_out(
+        config,
+        items,
+        lambda item: (
+            (item.get_closest_marker("extended") is None) == (choice == "only")
+        ),
+    )
 
 
 def _modules_of(item: pytest.Function) -> set[ModuleType]:
