@@ -70,11 +70,25 @@ def test_slowness__of_this_machine__is_a_bounded_figure() -> None:
     assert 1.0 <= slowness() <= SLOWEST
 
 
+QUIET = ("ROUNDS_TAKE_S", "WRITE_TAKES_S", "START_TAKES_S")
+
+
+@pytest.mark.parametrize("kind", QUIET)
+def test_slowness__one_kind_of_work_takes_long__is_by_that_kind(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for one in QUIET:
+        monkeypatch.setattr(devgrid.machine, one, 1e6)
+    assert slowness() == 1.0
+    monkeypatch.setattr(devgrid.machine, kind, 1e-6)
+    assert slowness() == SLOWEST
+
+
 def test_deadline__quiet_until_the_wait_began__the_load_since_then_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devgrid.machine, "ROUNDS_TAKE_S", 1e6)
-    monkeypatch.setattr(devgrid.machine, "WRITE_TAKES_S", 1e6)
+    for kind in QUIET:
+        monkeypatch.setattr(devgrid.machine, kind, 1e6)
     assert slowness() == 1.0
     wait = Deadline(0.5)
     monkeypatch.setattr(devgrid.machine, "ROUNDS_TAKE_S", 1e-6)
