@@ -12,6 +12,7 @@ from supervisor_tasks.accounts.sync import make_accounts
 from supervisor_tasks.benchmarking.cleanup import cancel_old_benchmarks
 from supervisor_tasks.benchmarking.runner import benchmark
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.in_memory.changed_jobs import collecting
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.dispatch import dispatch_due_effects
@@ -19,7 +20,6 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.jobs.task_summary import MAX_CHARACTERS, summary
-from supervisor_tasks.ledger.changed_jobs import collecting
 from supervisor_tasks.lifecycle import goes_on
 from supervisor_tasks.messaging import queues
 from supervisor_tasks.monitoring.check_alarms import check_alarms

@@ -4,6 +4,7 @@ job that cannot start, or whose run must end, is cancelled.
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.benchmarking.benchmark_run import (
     BenchmarkRun,
     BenchmarkState,
@@ -21,7 +22,6 @@ from supervisor_tasks.benchmarking.outcome import (
 from supervisor_tasks.benchmarking.store_progress import store_and_log_update
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.ssh import LoginRejectedError

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.benchmarking.benchmark_run import (
     CLEAN_AGAIN_S,
     REJECTED_S,
@@ -35,7 +36,6 @@ from supervisor_tasks.execution.effect_failures import (
 )
 from supervisor_tasks.execution.exclusive_run import record_run
 from supervisor_tasks.jobs.model import EffectKind
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import BenchmarkResult
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.facts import PROVIDER

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError, require
 from supervisor_tasks.jobs.events import Claimed
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.transactions import TransactionStore

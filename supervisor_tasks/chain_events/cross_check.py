@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.chain.rpc.client import RpcError
 from supervisor_tasks.chain.rpc.endpoint_health import (
@@ -21,7 +22,6 @@ from supervisor_tasks.chain.rpc.endpoint_health import (
 )
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.jobs.events import CancelRequested, Claimed, ToppedUp
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import Ledger
 

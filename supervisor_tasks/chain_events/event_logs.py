@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import ChainEvent, Contract, Unreadable
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 
 log = structlog.get_logger()

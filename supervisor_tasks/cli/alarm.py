@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
+from supervisor_tasks.alarms.alarm_meanings import is_known, meaning_of
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.cli_context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, plain, span
 from supervisor_tasks.cli.wording import counted, for_display, joined, listed
-from supervisor_tasks.ledger.alarm_meanings import is_known, meaning_of
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
 from supervisor_tasks.notifications.incident_messages import Silence, page_of
 

@@ -5,9 +5,9 @@ decides by the same state.
 from collections.abc import Iterator
 from math import inf
 
+from supervisor_tasks.alarms.alarm_meanings import STOPS_CLAIMS
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.cli.views import span
-from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import StatusSummary
 from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, SLURM_ANSWERED

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.alarm import names_of_raised
 from supervisor_tasks.cli.cli_context import CliContext, cli_context
@@ -17,7 +18,6 @@ from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.jobs.model import IN_SLURM
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.clusters import AT_WORK, known_clusters, summary
 from supervisor_tasks.ledger.facts import (
     SLURM_CLUSTER,

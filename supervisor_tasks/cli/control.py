@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.cli_context import cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
@@ -13,7 +14,6 @@ from supervisor_tasks.cli.status import LOGS
 from supervisor_tasks.cli.views import span
 from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.jobs.model import BEFORE_SLURM, IN_SLURM
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.heartbeats import REPORTER, delete_reporter_heartbeat
 from supervisor_tasks.ledger.switch_names import Switch

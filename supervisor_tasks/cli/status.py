@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.alarm import ALARMS, summary_of
 from supervisor_tasks.cli.claim_stops import slurm_answers
@@ -16,7 +17,6 @@ from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.sweep import found_by
 from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import coins, counted, joined
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
 from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED

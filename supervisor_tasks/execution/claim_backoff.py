@@ -15,8 +15,8 @@ raised after a minute.
 
 from collections.abc import Mapping, Sequence
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.execution.doubled_delay import doubled_delay_s
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import INT, Fact
 from supervisor_tasks.ledger.ledger import Ledger

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.execution.backoff import retry_delay_s
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import PARKED_AFTER, OpenEffect
 from supervisor_tasks.slurm.homes import UNSAFE

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
@@ -13,7 +14,6 @@ from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import Reorganised
 from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.blocks import BetweenForksError, BlockRange
 from supervisor_tasks.chain.contract import ChainEvent
@@ -18,6 +19,7 @@ from supervisor_tasks.chain_events.event_logs import decode_logs
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.execution.exclusive_run import run_exclusive
+from supervisor_tasks.in_memory.read_once import reading_once
 from supervisor_tasks.indexer.reorg import (
     end_doubts,
     find_fork,
@@ -27,11 +29,9 @@ from supervisor_tasks.indexer.reorg import (
 from supervisor_tasks.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM_WAITS
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
 from supervisor_tasks.jobs.model import JobId
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.ledger.read_once import reading_once
 
 log = structlog.get_logger()
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_meanings import STOPS_CLAIMS
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import (
     CLAIM,
     CLAIM_CANCELLING,
@@ -18,14 +20,12 @@ from supervisor_tasks.chain.contract import (
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.execution.exclusive_run import exclusive, record_run
+from supervisor_tasks.in_memory.read_once import reading_once
 from supervisor_tasks.jobs.claim_limits import ClaimLook, WaitingJobsLimit, Waits
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.stalled import is_held
-from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE
-from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import LaunchFailed
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, SlurmId, State
-from supervisor_tasks.ledger.alarms import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.slurm.job_matching import MatchResult, records
 from supervisor_tasks.slurm.not_started import may_not_have_started
 

@@ -13,6 +13,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.backoff import retry_delay_s
 from supervisor_tasks.execution.effect_failures import given_back_on_failure, park
 from supervisor_tasks.execution.exclusive_run import exclusive
+from supervisor_tasks.in_memory import changed_jobs
 from supervisor_tasks.jobs.events import ChainStatusObserved
 from supervisor_tasks.jobs.model import (
     ChainStatus,
@@ -21,7 +22,6 @@ from supervisor_tasks.jobs.model import (
     JobId,
     pending_reports,
 )
-from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.wallet.gas import Estimate, RevertedError

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.events import MoreThanPaid
@@ -23,7 +24,6 @@ from supervisor_tasks.jobs.size_rules import (
     excesses_to_undo,
     may_be_rounded,
 )
-from supervisor_tasks.ledger.alarms import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.slurm.job_matching import MatchResult, records

@@ -7,10 +7,10 @@ import structlog
 from sqlalchemy import Engine, bindparam, delete, exists, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName
+from supervisor_tasks.alarms.alarm_names import Alarm, AlarmName
+from supervisor_tasks.in_memory.read_once import discard, kept
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.incidents import clear_incident, open_incident
-from supervisor_tasks.ledger.read_once import discard, kept
 from supervisor_tasks.ledger.stored_text import sanitize_json
 from supervisor_tasks.ledger.tables import ALARMS
 

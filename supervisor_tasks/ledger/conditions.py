@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Protocol
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.facts import TEXT, Fact
 
 if TYPE_CHECKING:

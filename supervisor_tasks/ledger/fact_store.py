@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
 
+from supervisor_tasks.in_memory.read_once import discard, kept
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.facts import Fact, Stored, Value
-from supervisor_tasks.ledger.read_once import discard, kept
 from supervisor_tasks.ledger.tables import FACTS
 
 Default = TypeVar("Default")

@@ -13,6 +13,8 @@ from typing import Any
 from sqlalchemy import ARRAY, Connection, Engine, Text, bindparam, func, select, text
 
 from supervisor_tasks.crash_points import CrashPoint, crash_point
+from supervisor_tasks.in_memory import changed_jobs
+from supervisor_tasks.in_memory.local_runs import LocalRuns
 from supervisor_tasks.jobs.events import (
     Claimed,
     EarlierRunsAwaited,
@@ -32,7 +34,6 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.jobs.task_summary import with_news
-from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.alarm_store import Alarms
 from supervisor_tasks.ledger.benchmark_queries import BenchmarkQueries
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
@@ -45,7 +46,6 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.foreign_claims import ForeignClaims
 from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.journal import Journal
-from supervisor_tasks.ledger.local_runs import LocalRuns
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.mapping import COLUMNS, job_from_row, row_from_job
 from supervisor_tasks.ledger.outbox import (

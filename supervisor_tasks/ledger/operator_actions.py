@@ -6,11 +6,11 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.events import OperatorAbandonedEffect, SlurmJobMissing
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger import outbox_sql
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import (
     SLURM_ACCEPTED,
     SLURM_CLUSTER,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import DOCUMENT, TEXT, Codec, Fact, dataclass_codec
 from supervisor_tasks.ledger.stored_text import sanitize_and_truncate

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
+from supervisor_tasks.alarms.alarm_names import Alarm
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.alarm_store import Alarms
-from supervisor_tasks.ledger.alarms import Alarm
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import ENDPOINTS
 from supervisor_tasks.ledger.list_filter import filter_parameters

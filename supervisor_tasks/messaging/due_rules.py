@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.due import LedgerState
 from supervisor_tasks.ledger.facts import (
     CALLBACK_HEARTBEAT_MISSED,

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import Demand, WrongChainError
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.chain.rpc.endpoint_health import Health
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution import claim_backoff
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition, Duration
 from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
 from supervisor_tasks.ledger.transactions import OldestOpen

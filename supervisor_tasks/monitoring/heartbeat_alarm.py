@@ -6,7 +6,7 @@ old. An alarm is raised when the worker has seen that for MISSED_S. After an out
 the fleet they have that time to come back.
 """
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources
 from supervisor_tasks.ledger.ledger import Ledger

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.execution.exclusive_run import run_exclusive
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import finished_key

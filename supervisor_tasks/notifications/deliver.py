@@ -11,11 +11,11 @@ from typing import Any
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_meanings import CRITICAL, Meaning, meaning_of
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.config.redaction import cleaned
 from supervisor_tasks.execution.backoff import retry_delay_s
 from supervisor_tasks.execution.exclusive_run import run_exclusive
-from supervisor_tasks.ledger.alarm_meanings import CRITICAL, Meaning, meaning_of
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import OpenMessage
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.delivery_rules import plan

@@ -19,11 +19,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.instruments import ClusterLabel
 from supervisor_tasks.jobs.model import EffectKind, State
 from supervisor_tasks.ledger import counters
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.counters import Total
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.reconciliations import Reconciliation

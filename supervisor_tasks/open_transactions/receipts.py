@@ -16,10 +16,10 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.execution.exclusive_run import exclusive
+from supervisor_tasks.in_memory.read_once import reading_once
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.ledger.transactions import Mined, Sent
 from supervisor_tasks.open_transactions.resubmit import resubmit_pending
 from supervisor_tasks.wallet.gas import RevertedError

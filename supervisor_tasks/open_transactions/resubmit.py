@@ -7,10 +7,10 @@ from itertools import islice
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import EffectKind
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.transactions import Sent, TransactionStore

@@ -4,10 +4,10 @@ raised when these looks find no working node for a while, though SLURM works.
 
 from collections import Counter
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.execution.exclusive_run import run_exclusive
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.registrations import NODES, Registrations
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy

@@ -9,11 +9,11 @@ from typing import Any
 
 import structlog
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import register_call
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.exclusive_run import run_exclusive
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import (
     StoredMeasurement,
     labels_missing_here,

@@ -5,13 +5,13 @@ has.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import JobId
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger

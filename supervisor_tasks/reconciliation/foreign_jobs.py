@@ -8,9 +8,9 @@ comment shows a token.
 import re
 from collections.abc import Collection, Sequence
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.reconciliation.snapshot import is_live_row
 from supervisor_tasks.slurm import submit_token
 from supervisor_tasks.slurm.commands import comment

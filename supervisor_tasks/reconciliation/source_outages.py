@@ -5,7 +5,7 @@ raised if the same side stays unseen.
 
 from collections.abc import Collection, Mapping
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 
 UNSEEN_ALARM_AFTER_S = 3600.0

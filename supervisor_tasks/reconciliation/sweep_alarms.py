@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from supervisor_tasks.alarms.alarm_names import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.ledger.alarms import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation.doubts import doubts
 from supervisor_tasks.reconciliation.rules import Discrepancy, of_kind

@@ -7,9 +7,9 @@ count.
 
 import time
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import (
     SLURM_BOOT_TIME,
     SLURM_CLUSTER,

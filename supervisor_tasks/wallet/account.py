@@ -17,6 +17,7 @@ from eth_account.messages import encode_defunct
 from eth_account.signers.local import LocalAccount
 from sqlalchemy import Engine
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.blocks import shown_block
 from supervisor_tasks.chain.rpc.client import (
     Call,
@@ -29,7 +30,6 @@ from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.alarm_store import Alarms
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.lock_names import wallet_lock
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.wallet.fees import DEFAULT_TIP_WEI, Bounds, Market

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.blocks import shown_block
 from supervisor_tasks.chain.rpc.client import Call
 from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.transactions import NONCE_FILLER
 from supervisor_tasks.wallet.account import AccountState, WalletAccount
 from supervisor_tasks.wallet.fees import Fees, Market, fees

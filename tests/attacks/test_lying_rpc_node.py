@@ -23,6 +23,7 @@ from devgrid.chain.model import Account
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.abi_codec import function
 from supervisor_tasks.chain.contract import CLAIM, CLAIMED
 from supervisor_tasks.chain.rpc import failover
@@ -34,7 +35,6 @@ from supervisor_tasks.chain_events import cross_check
 from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.raw_transaction import FILLER_GAS

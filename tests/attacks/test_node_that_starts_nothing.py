@@ -18,9 +18,9 @@ from devgrid.cluster.slurm import Slurm
 from devgrid.grid import Grid
 from devgrid.options import GridOptions, Transport
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, State
-from supervisor_tasks.ledger.alarms import AlarmName
 from tests.support.grid_assertions import journal, rows, slurm_of, wait_for_end
 from tests.support.submission_env import PATHS, PATIENCE_S, SubmissionEnv
 from tests.support.transports import OnlySsh, only_ssh

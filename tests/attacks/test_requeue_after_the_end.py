@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.jobs.events import ChainStatusObserved
@@ -20,7 +21,6 @@ from supervisor_tasks.jobs.model import (
     SlurmId,
     State,
 )
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.reconciliation.run import sweep
 from tests.support.effect_batches import carry_out

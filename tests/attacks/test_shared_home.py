@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.effect_failures import watch_effects
 from supervisor_tasks.jobs.model import Address, State
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.homes import Homes, UnsafeHomeError
 from tests.support.submission_env import PATIENCE_S, SubmissionEnv

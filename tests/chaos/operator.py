@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.machine import deadline
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from tests.support.grid_assertions import rows
 from tests.support.slurm_records import purged
 

@@ -18,8 +18,8 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import tail, wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.ledger.alarms import AlarmName
 from tests.support import chaos_jobs
 from tests.support.audit import audit, violations
 from tests.support.audit_evidence import gather

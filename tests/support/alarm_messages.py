@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import text
 
 from devgrid.machine import deadline
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS, RuleSettings, due

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from supervisor_tasks.alarms.alarm_names import Alarm, AlarmName
 from supervisor_tasks.cli.alarm import ALARMS, MESSAGES, SILENCES, summary_of
 from supervisor_tasks.cli.alarm import facts_of as alarm_facts
 from supervisor_tasks.cli.benchmark import BENCHMARKS, NODES, RUNS, VALUES, show_run
@@ -58,7 +59,6 @@ from supervisor_tasks.jobs.model import (
     State,
     TopUp,
 )
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.earnings import Earned, Per
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.reconciliations import Reconciliation

@@ -20,7 +20,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from devgrid import REPOSITORY
 from supervisor_tasks import instruments
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from tests.support.reference import metrics
 
 FOLDER = REPOSITORY / "docs" / "how-to" / "alarms"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from supervisor_tasks.alarms.alarm_meanings import MEANINGS
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.jobs.events import Event, ScriptFetched, Submitted
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.state_machine import RULES
-from supervisor_tasks.ledger.alarm_meanings import MEANINGS
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.switch_names import Switch
 from tests.support import reference
 from tests.support.reference import (

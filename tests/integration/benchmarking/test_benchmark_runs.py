@@ -21,11 +21,11 @@ from devgrid.cluster.linux_users import admin
 from devgrid.cluster.sshd import Sshd
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.benchmarking.benchmark_run import NICE, BenchmarkState
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.effect_failures import watch_effects
 from supervisor_tasks.jobs.model import EffectKind
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmark_queries import BenchmarkQueries
 from supervisor_tasks.ledger.outbox import PARKED_AFTER
 from supervisor_tasks.ledger.status_queries import OpenEffectFilter, Overview

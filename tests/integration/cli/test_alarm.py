@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Engine, text
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.deliver import notify
 from tests.support.alarm_messages import (

@@ -14,11 +14,11 @@ from sqlalchemy.exc import DataError
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.cli.app import database_error, status_of
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.jobs.events import ScriptFetched, SubmitRejected, SubmitStarted
 from supervisor_tasks.jobs.model import State
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.switch_names import Switch
 from tests.support.commands import supervisor

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import Engine, make_url, text
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.cli.cli_context import operator
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.jobs.events import ScriptFetched, SlurmCompleted, SubmitStarted
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.facts import UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from devgrid.machine import deadline
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.facts import (
     SLURM_ACCEPTED,
     SLURM_CLUSTER,

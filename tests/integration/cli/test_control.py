@@ -2,7 +2,7 @@
 
 from sqlalchemy import text
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.heartbeats import (

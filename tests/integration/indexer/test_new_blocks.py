@@ -21,12 +21,12 @@ from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, answers, wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, QUIET_S, NewBlocks
 from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import State
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.switch_names import Switch

@@ -18,6 +18,7 @@ from devgrid.chain.model import Account
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.accounts.sync import make_accounts
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import NEW_JOB
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.rpc.failover import Endpoints
@@ -27,7 +28,6 @@ from supervisor_tasks.indexer.new_blocks import MAX_CUSTOMER_BLOCKS, NewBlocks
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import Address, EffectKind, State
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.outbox import request

@@ -15,6 +15,7 @@ from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
@@ -40,7 +41,6 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.jobs.trace import AGAIN, ROOT
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange, Ledger

@@ -7,13 +7,13 @@ import pytest
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.model import Account
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.abi_codec import function
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.wallet.raw_transaction import append_tag
 from tests.support.running_claims import (

@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.abi_codec import event, function
 from supervisor_tasks.chain.contract import CLAIMED, TOPICS, report_call
 from supervisor_tasks.chain_events.event_logs import decode_logs
@@ -16,7 +17,6 @@ from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, State, StatusUpdate
 from supervisor_tasks.jobs.report import report
-from supervisor_tasks.ledger.alarms import AlarmName
 from tests.support.wallet_harness import (
     DEFINITION,
     ChainHarness,

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import CONTRADICTED, SUSPENDED
 from supervisor_tasks.jobs.cancel import cancel
@@ -26,7 +27,6 @@ from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.jobs.observe import submitted_s_of_requeued
 from supervisor_tasks.jobs.wait_for_runs import AWAITED_LOOKS
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm_lookup.lookup import look_at
 from supervisor_tasks.slurm_lookup.plausible_callbacks import plausible_ids

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, text
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.execution.effect_failures import (
@@ -35,7 +36,6 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger import outbox, outbox_sql
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import LEASING_EFFECTS
 from supervisor_tasks.ledger.outbox import (

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.chain.chain import Chain
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.execution.effect_failures import (
     given_back_on_failure,
@@ -23,7 +24,6 @@ from supervisor_tasks.jobs.model import (
     SlurmId,
 )
 from supervisor_tasks.jobs.report import report
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.running_claims import (
     NO_ESTIMATE,

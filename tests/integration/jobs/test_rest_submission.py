@@ -18,6 +18,7 @@ from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.tls import make_certificates
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import UndecidedError
 from supervisor_tasks.jobs.cancel import cancel
@@ -25,7 +26,6 @@ from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.jobs.per_job_results import required
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring.check_alarms import check_alarms
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError

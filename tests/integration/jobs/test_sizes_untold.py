@@ -8,8 +8,8 @@ from pathlib import Path
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.jobs.model import State
-from supervisor_tasks.ledger.alarms import AlarmName
 from tests.support.submission_env import PATHS, PATIENCE_S, SubmissionEnv
 
 WITHOUT_JSON = """#!/bin/sh

@@ -22,6 +22,7 @@ from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.options import Transport
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import Alarm, AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.batch import Batch
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES
@@ -51,7 +52,6 @@ from supervisor_tasks.jobs.submission_rules import (
     MAX_UNPARSED_ANSWERS,
 )
 from supervisor_tasks.jobs.submit import COMMAND_SCRIPT_BYTES
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
 from supervisor_tasks.ledger.switch_names import Switch

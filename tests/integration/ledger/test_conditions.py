@@ -2,7 +2,7 @@
 
 from sqlalchemy import Engine, text
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.conditions import Condition, Duration
 from supervisor_tasks.ledger.ledger import Ledger
 

@@ -9,9 +9,9 @@ from sqlalchemy import Engine, event, text
 
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due, LedgerState
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock

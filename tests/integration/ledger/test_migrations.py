@@ -16,6 +16,7 @@ from sqlalchemy import Engine, NullPool, create_engine, text
 from devgrid.processes import wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.events import (
     CallbackReceived,
@@ -28,7 +29,6 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger import migrations
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CALLBACKS_PURGED
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SWEEP_REQUESTED

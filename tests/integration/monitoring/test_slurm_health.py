@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.benchmarking.benchmark_run import (
     PlannedBenchmark,
     job_name,
@@ -26,7 +27,6 @@ from supervisor_tasks.benchmarking.cleanup import (
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.jobs.model import Address
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.registrations import NODES, Registrations

@@ -17,10 +17,10 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.from_settings.notification_channels import notifier_of
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.deliver import FIRST_WAIT_S, notify
 from supervisor_tasks.notifications.delivery_rules import Policy, plan

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from devgrid.chain.chain import Chain
 from devgrid.chain.model import Account
 from devgrid.processes import Processes, wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import CLAIM, report_call
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.execution.effect_failures import watch_effects
@@ -20,7 +21,6 @@ from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.jobs.report import report
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.operator_actions import request_of_transaction
 from supervisor_tasks.open_transactions.resubmit import MAX_CERTAIN_TRANSACTIONS

@@ -17,6 +17,7 @@ from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.benchmarking.benchmark_run import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.cli.exit_codes import ExitCode
@@ -24,7 +25,6 @@ from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import BenchmarkResult
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES as NODES_SEEN

@@ -15,13 +15,13 @@ from sqlalchemy import text
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import Alarm, AlarmName
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, State
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import JobChange

@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
+from supervisor_tasks.alarms.alarm_names import Alarm, AlarmName
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.events import (
     CancelRequested,
@@ -21,7 +22,6 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, SWEEP_REQUESTED, Fact
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor_tasks.ledger.alarm_meanings import CRITICAL, MEANINGS
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_meanings import CRITICAL, MEANINGS
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.switch_names import Switch
 from tests.support.reference.markdown import head, item
 from tests.support.reference.markdown import page as text_of
@@ -52,6 +52,6 @@ def places_of(repository: Path) -> Mapping[str, list[str]]:
             ):
                 found[node.attr].add(f"`{module.removeprefix('supervisor_tasks/')}`")
     return {
-        name: sorted(places - {"`ledger/alarm_meanings.py`"})
+        name: sorted(places - {"`alarms/alarm_meanings.py`"})
         for name, places in found.items()
     }

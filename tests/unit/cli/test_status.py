@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from supervisor_tasks.alarms.alarm_names import Alarm, AlarmName
 from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.status import StatusProblems, WalletSummary, facts_of
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.periodic_run_names import SCANNED, finished_key
 from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import StatusSummary, StoredReading

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.due import LedgerState
 from supervisor_tasks.ledger.facts import (
     CALLBACK_HEARTBEAT_MISSED,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor_tasks.ledger.alarm_meanings import MEANINGS
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_meanings import MEANINGS
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.notifications.forms import (
     alertmanager_form,
     headline,

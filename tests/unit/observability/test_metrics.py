@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from supervisor_tasks.alarms.alarm_names import Alarm, AlarmName
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import EffectKind, State
-from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures, Moments
 from supervisor_tasks.ledger.reconciliations import Reconciliation

@@ -26,6 +26,7 @@ from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
+from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc import failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcError, RpcUnavailableError
@@ -36,7 +37,6 @@ from supervisor_tasks.chain_events import cross_check
 from supervisor_tasks.connections import bounded_http
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.monitoring.chain_alarms import ENDPOINT_UNAVAILABLE_S

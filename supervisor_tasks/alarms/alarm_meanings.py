@@ -5,7 +5,7 @@ is generated from this.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.alarms.alarm_names import AlarmName
 
 
 @dataclass(frozen=True, slots=True)

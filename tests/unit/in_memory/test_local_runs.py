@@ -1,6 +1,6 @@
 import time
 
-from supervisor_tasks.ledger.local_runs import LocalRuns
+from supervisor_tasks.in_memory.local_runs import LocalRuns
 
 
 def test_begin__work_under_way__is_left_to_its_thread_which_does_it_once_more() -> None:

@@ -1,0 +1,1 @@
+"""The alarms that the operator can see: their names, and what each one means."""
