@@ -63,10 +63,10 @@ def _show_run(
         # before the results are read, so that none is missed
         over = benchmarks.under_way() is None
         for result in queries.results(run["id"]):
-            step = result["benchmark"], result["stage"]
-            if step not in shown and result["stage"] in _STEPS:
+            step = result["benchmark"], result["state"]
+            if step not in shown and result["state"] in _STEPS:
                 shown.add(step)
-                show(_STEPS[result["stage"]], _details(result))
+                show(_STEPS[result["state"]], _details(result))
         return over
 
     wait_until(ended, "the benchmarks to end", TO_MEASURE_S, CHECK_EVERY_S)
@@ -83,9 +83,9 @@ _STEPS = {
 
 def _details(result: dict[str, Any]) -> str:
     name = result["benchmark"]
-    if result["stage"] == "SUBMITTED":
+    if result["state"] == "SUBMITTED":
         return f"{name} as SLURM job {result['slurm_id']}"
-    if result["stage"] != "MEASURED":
+    if result["state"] != "MEASURED":
         return f"{name}: {result['reason']}"
     notes = "".join(f"; {note}" for note in result["notes"])
     values = ", ".join(

@@ -101,7 +101,7 @@ class Measurement:
     id: int
     run_id: int
     benchmark: str
-    stage: BenchmarkState
+    state: BenchmarkState
     job_name: str
     run_as: str = ""
     options: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class MeasurementUpdate:
     `lost` that SLURM never did, though it was handed over.
     """
 
-    stage: BenchmarkState
+    state: BenchmarkState
     poll_delay_s: float = 0.0
     slurm_id: SlurmId | None = None
     slurm_state: str = ""
@@ -172,7 +172,7 @@ def next_step(
         if one.due_in_s <= 0:
             return RunStep.CLEAN, one
     for one in measurements:
-        if one.stage.open:
+        if one.state.open:
             return _step_of(run, one)
     if dirty:
         return None
@@ -184,22 +184,22 @@ def _is_dirty(one: Measurement) -> bool:
     SLURM never had the job, there is nothing to clean, and the login node may not even
     let its user in.
     """
-    if one.stage.open or one.cleaned:
+    if one.state.open or one.cleaned:
         return False
-    if one.stage is not BenchmarkState.CANCELLED:
+    if one.state is not BenchmarkState.CANCELLED:
         return True
     return one.slurm_id is not None or math.isfinite(one.called_ago_s)
 
 
 def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement] | None:
     """Return the step of a measurement that has not ended; None means that it waits."""
-    if one.stage is BenchmarkState.WAITING:
+    if one.state is BenchmarkState.WAITING:
         if run.cancel_reason is not None:
             return RunStep.SKIP, one
         return RunStep.SUBMIT, one
     if one.due_in_s > 0:
         return None
-    if one.stage is BenchmarkState.ENDED:
+    if one.state is BenchmarkState.ENDED:
         return RunStep.READ, one
     return RunStep.LOOK, one
 

@@ -42,10 +42,10 @@ def look_at_job(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> 
         record, shows_end = _traces(context, run, one)
     window_s = context.benchmarking.jobs.cluster.submissions.window_s
     change = after_poll(one, record, window_s, output_shows_end=shows_end)
-    if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
+    if change.state is BenchmarkState.SUBMITTED and change.slurm_id is not None:
         change = _ended_by_us(context, run, one, record, change, change.slurm_id)
     store_and_log_update(context, one, change)
-    if change.stage is BenchmarkState.SUBMITTED and waits_long(one, record):
+    if change.state is BenchmarkState.SUBMITTED and waits_long(one, record):
         advice = (
             "see the queue of the partition; `supervisor benchmark cancel` ends the run"
         )

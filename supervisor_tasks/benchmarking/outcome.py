@@ -51,15 +51,15 @@ def after_poll(
     if record is not None:
         return _recorded(one, record)
     if output_shows_end:
-        return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
-    if one.stage is BenchmarkState.SUBMITTING:
+        return MeasurementUpdate(state=BenchmarkState.ENDED, slurm_id=one.slurm_id)
+    if one.state is BenchmarkState.SUBMITTING:
         return _never_arrived(one, submission_window_s)
     missing_s = one.missing_for_s or 0.0
     if missing_s >= submission_window_s:
-        return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
+        return MeasurementUpdate(state=BenchmarkState.ENDED, slurm_id=one.slurm_id)
     again_s = min(submission_window_s - missing_s, MISSING_AGAIN_S)
     return MeasurementUpdate(
-        stage=one.stage,
+        state=one.state,
         poll_delay_s=again_s,
         slurm_id=one.slurm_id,
         slurm_state=one.slurm_state,
@@ -70,21 +70,21 @@ def after_poll(
 def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
     if was_rejected(record):
         return MeasurementUpdate(
-            stage=BenchmarkState.FAILED,
+            state=BenchmarkState.FAILED,
             slurm_id=record.slurm_id,
             slurm_state=record.state,
             reason=f"SLURM rejected the job: {record.reason}",
         )
     if record.phase is Phase.ENDED:
         return MeasurementUpdate(
-            stage=BenchmarkState.ENDED,
+            state=BenchmarkState.ENDED,
             slurm_id=record.slurm_id,
             slurm_state=record.state,
             exit_status=record.exit_status,
         )
     poll_delay_s = min(max(one.called_ago_s / 2, FIRST_POLL_S), MAX_POLL_S)
     return MeasurementUpdate(
-        stage=BenchmarkState.SUBMITTED,
+        state=BenchmarkState.SUBMITTED,
         poll_delay_s=poll_delay_s,
         slurm_id=record.slurm_id,
         slurm_state=record.shown,
@@ -173,12 +173,12 @@ def after_cancel(
     if cancel_reason is None:
         reason = "; ".join(filter(None, (cannot_start, stays)))
         return replace(
-            change, stage=BenchmarkState.FAILED, poll_delay_s=0.0, reason=reason
+            change, state=BenchmarkState.FAILED, poll_delay_s=0.0, reason=reason
         )
     if rejected and _waits(record):
         return replace(
             change,
-            stage=BenchmarkState.CANCELLED,
+            state=BenchmarkState.CANCELLED,
             poll_delay_s=0.0,
             reason=f"{cancel_reason}; {stays}",
         )
@@ -189,13 +189,13 @@ def after_cancel(
 def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementUpdate:
     if may_arrive(one.called_ago_s, submission_window_s):
         return MeasurementUpdate(
-            stage=BenchmarkState.SUBMITTING,
+            state=BenchmarkState.SUBMITTING,
             poll_delay_s=submission_window_s - one.called_ago_s,
         )
     if one.lost_submissions + 1 >= MAX_SUBMISSIONS:
         reason = f"it was handed to SLURM {MAX_SUBMISSIONS} times, and SLURM knows nothing of it"
-        return MeasurementUpdate(stage=BenchmarkState.FAILED, reason=reason)
-    return MeasurementUpdate(stage=BenchmarkState.WAITING, lost=True)
+        return MeasurementUpdate(state=BenchmarkState.FAILED, reason=reason)
+    return MeasurementUpdate(state=BenchmarkState.WAITING, lost=True)
 
 
 def end_reported(name: str, output: bytes | None) -> tuple[int, bytes] | None:

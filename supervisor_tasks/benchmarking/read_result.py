@@ -41,7 +41,7 @@ def read_result(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> 
             raise
         notes = [f"its output was not read: {error}"]
         result = BenchmarkResult(
-            stage=BenchmarkState.CANCELLED, reason=run.cancel_reason, notes=notes
+            state=BenchmarkState.CANCELLED, reason=run.cancel_reason, notes=notes
         )
         store_and_log_result(context, one, result)
         return 0.0
@@ -50,13 +50,13 @@ def read_result(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> 
         _, body = end
     if cut_short(one, failure, run.cancel_reason):
         result = BenchmarkResult(
-            stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body
+            state=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body
         )
     elif failure is None:
         return OUTPUT_AGAIN_S
     elif failure or body is None:
         result = BenchmarkResult(
-            stage=BenchmarkState.FAILED, reason=failure, output=body
+            state=BenchmarkState.FAILED, reason=failure, output=body
         )
     else:
         result = _parsed(context, run, one, body)
@@ -71,7 +71,7 @@ def _parsed(
     definition = context.benchmarking.suite.get(one.benchmark)
     if definition is None:
         return BenchmarkResult(
-            stage=BenchmarkState.FAILED,
+            state=BenchmarkState.FAILED,
             reason=f"found no benchmark {one.benchmark!r} in this version; expected one of its suite: run the benchmarks again",
             output=body,
         )
@@ -79,12 +79,12 @@ def _parsed(
         reading = definition.parse(body, run.token)
     except UnreadableOutputError as error:
         return BenchmarkResult(
-            stage=BenchmarkState.FAILED, reason=str(error), output=body
+            state=BenchmarkState.FAILED, reason=str(error), output=body
         )
     except Exception as error:
         log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
         return BenchmarkResult(
-            stage=BenchmarkState.FAILED,
+            state=BenchmarkState.FAILED,
             reason=f"its output could not be read: {error!r}",
             output=body,
         )
@@ -92,7 +92,7 @@ def _parsed(
         label: measured.number for label, measured in reading.numbers.items()
     } | dict(reading.texts)
     result = BenchmarkResult(
-        stage=BenchmarkState.MEASURED,
+        state=BenchmarkState.MEASURED,
         labels=labels,
         left_out=reading.left_out,
         notes=reading.notes,
@@ -102,10 +102,10 @@ def _parsed(
     if reading.empty and reading.left_out:
         return replace(
             result,
-            stage=BenchmarkState.LEFT_OUT,
+            state=BenchmarkState.LEFT_OUT,
             reason="; ".join(sorted(set(reading.left_out.values()))),
         )
     problem = unsound(labels)
     if problem:
-        return replace(result, stage=BenchmarkState.FAILED, labels={}, reason=problem)
+        return replace(result, state=BenchmarkState.FAILED, labels={}, reason=problem)
     return result

@@ -230,7 +230,7 @@ def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     store_and_log_result(
         context,
         one,
-        BenchmarkResult(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""),
+        BenchmarkResult(state=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""),
     )
     return 0.0
 

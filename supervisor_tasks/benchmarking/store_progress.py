@@ -16,14 +16,14 @@ log = structlog.get_logger()
 def store_and_log_update(
     context: WorkerContext, one: Measurement, change: MeasurementUpdate
 ) -> None:
-    """Store the change unless another worker was faster, and log a new stage. Raises
+    """Store the change unless another worker was faster, and log a new state. Raises
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     is_stored = context.ledger.benchmarks.store_update(one, change)
-    if is_stored and change.stage is not one.stage:
+    if is_stored and change.state is not one.state:
         _log_result(
             one,
-            change.stage,
+            change.state,
             slurm_id=change.slurm_id,
             slurm_state=change.slurm_state,
             reason=change.reason,
@@ -37,18 +37,18 @@ def store_and_log_result(
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     if context.ledger.benchmarks.store_result(one, result):
-        _log_result(one, result.stage, labels=dict(result.labels), reason=result.reason)
+        _log_result(one, result.state, labels=dict(result.labels), reason=result.reason)
 
 
-def _log_result(one: Measurement, stage: BenchmarkState, **about: object) -> None:
+def _log_result(one: Measurement, state: BenchmarkState, **about: object) -> None:
     write_log = log.info
-    if stage is BenchmarkState.FAILED:
+    if state is BenchmarkState.FAILED:
         write_log = log.warning
     shown = {
         name: value for name, value in about.items() if value not in (None, "", {})
     }
     write_log(
-        f"benchmark_{stage.value.lower()}",
+        f"benchmark_{state.value.lower()}",
         run=one.run_id,
         benchmark=one.benchmark,
         **shown,

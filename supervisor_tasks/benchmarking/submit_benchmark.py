@@ -50,7 +50,7 @@ def _begin(context: WorkerContext, one: Measurement) -> Measurement | None:
     user = context.benchmarking.jobs.user
     if not context.ledger.benchmarks.start_submission(one, user):
         return None
-    return replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
+    return replace(one, state=BenchmarkState.SUBMITTING, run_as=user)
 
 
 def _run_sbatch(
@@ -61,7 +61,7 @@ def _run_sbatch(
         store_and_log_update(
             context,
             one,
-            MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=answer),
+            MeasurementUpdate(state=BenchmarkState.SUBMITTED, slurm_id=answer),
         )
         return
     match submission_outcome(answer):
@@ -69,7 +69,7 @@ def _run_sbatch(
             store_and_log_update(
                 context,
                 one,
-                MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(answer)),
+                MeasurementUpdate(state=BenchmarkState.FAILED, reason=str(answer)),
             )
         case SubmissionOutcome.UNKNOWN:
             log.warning(
@@ -80,7 +80,7 @@ def _run_sbatch(
             )
         case SubmissionOutcome.NOT_RUN:
             context.ledger.benchmarks.store_update(
-                one, MeasurementUpdate(stage=BenchmarkState.WAITING)
+                one, MeasurementUpdate(state=BenchmarkState.WAITING)
             )
             raise answer
         case _:

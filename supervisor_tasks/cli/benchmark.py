@@ -42,7 +42,7 @@ BENCHMARKS = View(
     "benchmark",
     (
         Column("BENCHMARK", "benchmark"),
-        Column("STAGE", "stage", "state"),
+        Column("STATE", "state", "state"),
         Column("SLURM", "slurm_id", "number"),
         Column("SLURM_STATE", "slurm_state", "state"),
         Column("TOOL", "tool", wide=True),

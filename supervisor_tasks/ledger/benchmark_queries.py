@@ -19,7 +19,7 @@ SHOWN_COLUMNS = (
         for name in (
             "run_id",
             "benchmark",
-            "stage",
+            "state",
             "job_name",
             "slurm_id",
             "slurm_state",
@@ -43,7 +43,7 @@ _HISTORY = text(
     """
     SELECT results.ended_at AS at, run_id, benchmark, labels -> CAST(:label AS text) AS value
     FROM benchmark_results AS results
-    WHERE cluster = :cluster AND stage = 'MEASURED' AND labels ? CAST(:label AS text)
+    WHERE cluster = :cluster AND state = 'MEASURED' AND labels ? CAST(:label AS text)
         AND (CAST(:since AS timestamptz) IS NULL OR results.ended_at >= :since)
     ORDER BY results.id
     """
@@ -86,7 +86,7 @@ class BenchmarkQueries:
         names = func.jsonb_object_keys(BENCHMARK_RESULTS.c.labels).label("name")
         query = select(names).where(
             BENCHMARK_RESULTS.c.cluster == self._cluster,
-            BENCHMARK_RESULTS.c.stage == BenchmarkState.MEASURED.value,
+            BENCHMARK_RESULTS.c.state == BenchmarkState.MEASURED.value,
         )
         with self._engine.connect() as connection:
             return sorted(connection.scalars(query.distinct()))

@@ -43,16 +43,16 @@ MAX_MEASURED_VALUES = 100
 _MEASURED = text(
     """
     SELECT benchmark, labels, left_out, notes, run_id, ended_at FROM benchmark_results
-    WHERE cluster = :cluster AND stage = 'MEASURED' AND run_id = ANY(:runs) ORDER BY id
+    WHERE cluster = :cluster AND state = 'MEASURED' AND run_id = ANY(:runs) ORDER BY id
     """
 )
 _LAST_RESULTS = text(
     """
-    SELECT last.benchmark, last.stage, last.reason
+    SELECT last.benchmark, last.state, last.reason
     FROM (SELECT DISTINCT benchmark FROM benchmark_results WHERE run_id = :run) AS of_run
     CROSS JOIN LATERAL (
-        SELECT benchmark, stage, reason FROM benchmark_results
-        WHERE cluster = :cluster AND benchmark = of_run.benchmark AND stage IN ('MEASURED', 'LEFT_OUT', 'FAILED')
+        SELECT benchmark, state, reason FROM benchmark_results
+        WHERE cluster = :cluster AND benchmark = of_run.benchmark AND state IN ('MEASURED', 'LEFT_OUT', 'FAILED')
         ORDER BY id DESC LIMIT 1
     ) AS last
     """
@@ -78,7 +78,7 @@ class StoredMeasurement:
 class BenchmarkResult:
     """What became of a benchmark."""
 
-    stage: BenchmarkState
+    state: BenchmarkState
     labels: Mapping[str, Value] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -273,7 +273,7 @@ class BenchmarkStore:
             "run_id": run.id,
             "cluster": self._cluster,
             "benchmark": planned.benchmark,
-            "stage": BenchmarkState.WAITING.value,
+            "state": BenchmarkState.WAITING.value,
             "job_name": job_name(names_begin, run.id, token, planned.benchmark),
             "options": list(planned.options),
             "script": planned.script,
@@ -346,7 +346,7 @@ class BenchmarkStore:
                 connection,
                 one,
                 BENCHMARK_RESULTS.c.run_id.in_(going_on),
-                stage=BenchmarkState.SUBMITTING.value,
+                state=BenchmarkState.SUBMITTING.value,
                 run_as=run_as,
                 called_at=func.clock_timestamp(),
             )
@@ -358,7 +358,7 @@ class BenchmarkStore:
             missing_at = func.coalesce(BENCHMARK_RESULTS.c.missing_at, now)
         else:
             missing_at = None
-        if change.stage in ENDS:
+        if change.state in ENDS:
             ended_at = func.coalesce(BENCHMARK_RESULTS.c.ended_at, now)
         else:
             ended_at = None
@@ -366,7 +366,7 @@ class BenchmarkStore:
             return self._set(
                 connection,
                 one,
-                stage=change.stage.value,
+                state=change.state.value,
                 slurm_id=change.slurm_id,
                 slurm_state=change.slurm_state,
                 exit_status=change.exit_status,
@@ -384,7 +384,7 @@ class BenchmarkStore:
             return self._set(
                 connection,
                 one,
-                stage=result.stage.value,
+                state=result.state.value,
                 labels=sanitize_json(dict(result.labels)),
                 left_out=sanitize_json(dict(result.left_out)),
                 notes=sanitize_json(list(result.notes)),
@@ -411,12 +411,12 @@ class BenchmarkStore:
     def _set(
         self, connection: Connection, one: Measurement, *also: Any, **values: Any
     ) -> bool:
-        """Update the row if it is still at the stage at which it was read. Returns
+        """Update the row if it is still at the state at which it was read. Returns
         whether it was.
         """
         there = (
             BENCHMARK_RESULTS.c.id == one.id,
-            BENCHMARK_RESULTS.c.stage == one.stage.value,
+            BENCHMARK_RESULTS.c.state == one.state.value,
             *also,
         )
         return bool(
@@ -511,7 +511,7 @@ class BenchmarkStore:
         return {
             row.benchmark: row.reason or ""
             for row in last
-            if row.stage == BenchmarkState.FAILED.value
+            if row.state == BenchmarkState.FAILED.value
         }
 
 
@@ -520,7 +520,7 @@ _COLUMNS = (
         "id",
         "run_id",
         "benchmark",
-        "stage",
+        "state",
         "job_name",
         "run_as",
         "options",
@@ -547,7 +547,7 @@ def _measurement(row: Any) -> Measurement:
         id=row.id,
         run_id=row.run_id,
         benchmark=row.benchmark,
-        stage=BenchmarkState(row.stage),
+        state=BenchmarkState(row.state),
         job_name=row.job_name,
         run_as=row.run_as or "",
         options=tuple(row.options),

@@ -599,7 +599,7 @@ BENCHMARK_RESULTS = Table(
     ),
     Column("cluster", Text, nullable=False),
     Column("benchmark", Text, nullable=False),
-    Column("stage", Text, nullable=False),
+    Column("state", Text, nullable=False),
     Column("job_name", Text, nullable=False),
     Column("run_as", Text),
     Column("options", JSONB, nullable=False),
@@ -624,6 +624,6 @@ BENCHMARK_RESULTS = Table(
         "cluster",
         "benchmark",
         "id",
-        postgresql_where=text("stage = 'MEASURED'"),
+        postgresql_where=text("state = 'MEASURED'"),
     ),
 )

@@ -163,19 +163,19 @@ def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str,
 
 
 def until_stage(
-    site: WorkerContext, benchmark: str, *stages: str, slurm_state: str = ""
+    site: WorkerContext, benchmark: str, *states: str, slurm_state: str = ""
 ) -> dict[str, Any]:
-    """Carry on the run until the benchmark is in one of the stages. Returns its row."""
+    """Carry on the run until the benchmark is in one of the states. Returns its row."""
     found: dict[str, Any] = {}
 
     def is_reached() -> bool:
         run_benchmark_task(site)
         found.update(results(site)[benchmark])
-        return found["stage"] in stages and found["slurm_state"].startswith(slurm_state)
+        return found["state"] in states and found["slurm_state"].startswith(slurm_state)
 
     try:
         wait_until(
-            is_reached, f"{benchmark} to be {stages}", PATIENCE_S, POLL_INTERVAL_S
+            is_reached, f"{benchmark} to be {states}", PATIENCE_S, POLL_INTERVAL_S
         )
     except TimeoutError as error:
         raise AssertionError(f"{error}; it is {found}") from error
@@ -184,7 +184,7 @@ def until_stage(
 
 def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
     """The rows of the run's results by benchmark. Without any, each benchmark has an
-    empty stage.
+    empty state.
     """
     run = site.ledger.benchmark_queries.run()
     assert run is not None
@@ -192,7 +192,7 @@ def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
         row["benchmark"]: row
         for row in site.ledger.benchmark_queries.results(run["id"])
     }
-    return found or {name: {"stage": "", "slurm_state": ""} for name in BODIES}
+    return found or {name: {"state": "", "slurm_state": ""} for name in BODIES}
 
 
 def in_slurm(submission_env: SubmissionEnv, name: str) -> list[str]:

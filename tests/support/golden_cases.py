@@ -469,7 +469,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
         [
             {
                 "benchmark": "hpl",
-                "stage": "MEASURED",
+                "state": "MEASURED",
                 "slurm_id": 104100,
                 "slurm_state": "COMPLETED",
                 "tool": "HPL 2.3",
@@ -480,7 +480,7 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
             },
             {
                 "benchmark": "osu",
-                "stage": "FAILED",
+                "state": "FAILED",
                 "slurm_id": 104101,
                 "slurm_state": "FAILED",
                 "tool": "",

@@ -12,7 +12,7 @@ from supervisor_tasks.benchmarking.benchmark_run import (
 NAME = job_name(name_beginning("0x" + "A" * 40, "main"), 3, "0123456789abcdef", "hpl")
 
 
-def one(stage: BenchmarkState, **about: Any) -> Measurement:
+def one(state: BenchmarkState, **about: Any) -> Measurement:
     """A measurement of hpl in that state, the first of run 3."""
     given: dict[str, Any] = {
         "id": 1,
@@ -21,4 +21,4 @@ def one(stage: BenchmarkState, **about: Any) -> Measurement:
         "job_name": NAME,
         "options": ("--time=7",),
     }
-    return Measurement(stage=stage, **given | about)
+    return Measurement(state=state, **given | about)

@@ -55,7 +55,7 @@ OLD_RUNS = """
     SELECT 'here', '', 'ENDED', '', now() - interval '401 days' FROM generate_series(1, :runs)
 """
 OLD_RESULTS = """
-    INSERT INTO benchmark_results (run_id, cluster, benchmark, stage, job_name, options, script)
+    INSERT INTO benchmark_results (run_id, cluster, benchmark, state, job_name, options, script)
     SELECT id, 'here', 'hpl', 'MEASURED', '', '[]', '' FROM benchmark_runs;
     INSERT INTO effects (cluster, kind, subject, due_at, done_at)
     SELECT 'here', 'benchmark', id::text, now(), now() FROM benchmark_runs

@@ -47,7 +47,7 @@ def test_time_limit__is_the_reason__the_output_is_kept_and_the_next_one_is_measu
             )
         assert until_done(site, LIMIT_S)["state"] == "DONE"
         found = results(site)["endless"]
-        assert (found["stage"], found["slurm_state"]) == ("FAILED", "TIMEOUT")
+        assert (found["state"], found["slurm_state"]) == ("FAILED", "TIMEOUT")
         assert found["reason"] == "it ran into its time limit (1 min)"
         assert number is not None
         script, output = site.ledger.benchmark_queries.output(number, "endless") or (

@@ -101,7 +101,7 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
     assert (run["id"], run["state"], run["cancel_reason"]) == (number, "DONE", None)
     assert [node["name"] for node in run["hardware"]["nodes"]] == ["node1", "node2"]
     found = results(site)
-    assert {name: row["stage"] for name, row in found.items()} == {
+    assert {name: row["state"] for name, row in found.items()} == {
         **dict.fromkeys(("good", "chatty", "words"), BenchmarkState.MEASURED),
         **dict.fromkeys(
             ("fails", "garbage", "silent", "nan", "zero", "gone"), BenchmarkState.FAILED
@@ -166,7 +166,7 @@ def test_job__submitted__is_the_runners_and_behind_the_customers(
     site.ledger.benchmarks.cancel("seen enough")
     run = until_done(site)
     assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "seen enough")
-    assert (results(site)["endless"]["stage"], results(site)["endless"]["reason"]) == (
+    assert (results(site)["endless"]["state"], results(site)["endless"]["reason"]) == (
         "CANCELLED",
         "seen enough",
     )
@@ -183,7 +183,7 @@ def test_cancelled_run__one_of_three_measured__keeps_that_and_begins_nothing_mor
     until_stage(site, "endless", "SUBMITTED")
     site.ledger.benchmarks.cancel("enough")
     until_done(site)
-    assert {name: row["stage"] for name, row in results(site).items()} == {
+    assert {name: row["state"] for name, row in results(site).items()} == {
         "good": "MEASURED",
         "endless": "CANCELLED",
         "words": "CANCELLED",
@@ -265,7 +265,7 @@ def test_job__held__has_failed_and_is_cancelled(submission_env: SubmissionEnv) -
     submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
     assert held.returncode == 0, held.stderr
     until_done(site)
-    assert results(site)["endless"]["stage"] == "FAILED"
+    assert results(site)["endless"]["state"] == "FAILED"
     assert "JobHeld" in results(site)["endless"]["reason"]
     assert in_slurm(submission_env, job["job_name"]) == ["CANCELLED"]
 
@@ -280,7 +280,7 @@ def test_job__worker_killed_while_submitting__is_found_again_and_runs_once(
     order.write_text(f"{place} 1")
     worker = start_worker(submission_env, ["slow", "good"], order)
     assert worker.wait(deadline(60)) == -signal.SIGKILL
-    assert results(site)["slow"]["stage"] == "SUBMITTING"
+    assert results(site)["slow"]["state"] == "SUBMITTING"
     name = results(site)["slow"]["job_name"]
     run = until_done(site)
     assert run["state"] == "DONE"
@@ -299,7 +299,7 @@ def test_job__worker_killed_while_it_runs__is_read_by_another_worker(
     )
     try:
         wait_until(
-            lambda: results(site)["slow"]["stage"] == "SUBMITTED",
+            lambda: results(site)["slow"]["state"] == "SUBMITTED",
             "the submission",
             60.0,
             0.05,
@@ -321,7 +321,7 @@ def test_run__slurmctld_away_in_the_middle__waits_for_it(
     processes = submission_env.slurm.processes
     processes.stop(processes.find("slurmctld"))
     wait_until(lambda: run_benchmark_task(site) != "", "a look at SLURM", 60.0, 0.2)
-    assert results(site)["slow"]["stage"] == "SUBMITTED"
+    assert results(site)["slow"]["state"] == "SUBMITTED"
     submission_env.slurm.start_controller()
     run = until_done(site)
     assert run["state"] == "DONE"
@@ -398,13 +398,13 @@ def test_run__node_lost_in_the_middle__fails_what_needs_it_and_measures_the_othe
         submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
         moved_back(submission_env, "both", called=14)
         run_benchmark_task(site)
-        assert results(site)["both"]["stage"] == "SUBMITTED"
+        assert results(site)["both"]["state"] == "SUBMITTED"
         moved_back(submission_env, "both", called=2)
         assert until_done(site)["state"] == "DONE"
     finally:
         submission_env.slurm.run("scontrol", "update", "NodeName=node2", "State=RESUME")
     found = results(site)["both"]
-    assert found["stage"] == "FAILED"
+    assert found["state"] == "FAILED"
     assert found["reason"].startswith("it needs 2 nodes, 1 work; SLURM: PENDING")
     assert in_slurm(submission_env, job["job_name"]) == ["CANCELLED"]
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
@@ -502,7 +502,7 @@ def test_job__held_and_may_not_be_cancelled__has_failed_all_the_same(
     submission_env.slurm.run("scontrol", "hold", str(job["slurm_id"]))
     submission_env.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
     assert until_done(site)["state"] == "DONE"
-    assert results(site)["endless"]["stage"] == "FAILED"
+    assert results(site)["endless"]["state"] == "FAILED"
     assert "JobHeld" in results(site)["endless"]["reason"]
     assert "could not be cancelled" in results(site)["endless"]["reason"]
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
@@ -518,14 +518,14 @@ def test_job__running_and_may_not_be_cancelled__is_awaited(
     site.ledger.benchmarks.cancel("enough")
     run_benchmark_task(site)
     found = results(site)["endless"]
-    assert (found["stage"], "could not be cancelled" in found["reason"]) == (
+    assert (found["state"], "could not be cancelled" in found["reason"]) == (
         "SUBMITTED",
         True,
     )
     assert in_slurm(submission_env, job["job_name"]) == ["RUNNING"]
     submission_env.slurm.run("scancel", str(job["slurm_id"]))  # as its time limit would
     until_done_without_waiting(submission_env, site, "endless")
-    assert {name: row["stage"] for name, row in results(site).items()} == {
+    assert {name: row["state"] for name, row in results(site).items()} == {
         "endless": "CANCELLED",
         "good": "CANCELLED",
     }
@@ -573,7 +573,7 @@ def test_cancelled_run__its_job_has_completed__keeps_what_it_measured(
     )
     site.ledger.benchmarks.cancel("enough")
     assert until_done(site)["state"] == "CANCELLED"
-    assert (results(site)["slow"]["stage"], results(site)["slow"]["reason"]) == (
+    assert (results(site)["slow"]["state"], results(site)["slow"]["reason"]) == (
         "MEASURED",
         None,
     )
@@ -689,7 +689,7 @@ def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
     later.ledger.benchmarks.cancel("enough")
     assert until_done(later)["state"] == "CANCELLED"
     result = results(later)["slow"]
-    assert (result["stage"], result["reason"]) == ("CANCELLED", "enough")
+    assert (result["state"], result["reason"]) == ("CANCELLED", "enough")
     unread, left = result["notes"]
     assert unread.startswith("its output was not read: ")
     assert left.startswith("its output stays on the login node: ")
@@ -726,7 +726,7 @@ def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
         )
     assert f"as {RUNNER}" in run_benchmark_task(site, at_once=True)
     assert run_benchmark_task(site) == ""
-    assert results(site)["good"]["stage"] == "WAITING"
+    assert results(site)["good"]["state"] == "WAITING"
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name == AlarmName.BENCHMARK_USER_REJECTED
     assert (alarm.details["user"], alarm.details["run"]) == (RUNNER, number)

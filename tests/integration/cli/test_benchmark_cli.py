@@ -56,10 +56,10 @@ def measured(benchmarks: BenchmarkStore, gflops: float) -> int:
         "notes": ["on one node"],
         "output": b"\x1b[31mWR\xff",
     }
-    measured = BenchmarkResult(stage=BenchmarkState.MEASURED, **about)  # type: ignore[arg-type]
+    measured = BenchmarkResult(state=BenchmarkState.MEASURED, **about)  # type: ignore[arg-type]
     benchmarks.store_result(hpl, measured)
     benchmarks.store_result(
-        osu, BenchmarkResult(stage=BenchmarkState.FAILED, reason="exit code 1")
+        osu, BenchmarkResult(state=BenchmarkState.FAILED, reason="exit code 1")
     )
     benchmarks.finish(run)
     return number

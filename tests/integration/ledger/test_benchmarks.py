@@ -52,7 +52,7 @@ def measure(benchmarks: BenchmarkStore, flops: float) -> int:
     benchmarks.store_result(
         hpl,
         BenchmarkResult(
-            stage=BenchmarkState.MEASURED,
+            state=BenchmarkState.MEASURED,
             labels={"compute.gflops": flops},
             output=b"\0\xff",
         ),
@@ -113,14 +113,14 @@ def test_begin__twice__is_begun_once_with_names_of_its_own(
     for _ in range(2):
         benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
     machine, hpl, osu = benchmarks.measurements(run)
-    assert (machine.stage, machine.options, machine.script) == (
+    assert (machine.state, machine.options, machine.script) == (
         BenchmarkState.WAITING,
         ("--nodes=1",),
         MACHINE.script,
     )
     assert machine.job_name.startswith(f"benchmark-0xab-here-{run.id}-")
     assert machine.job_name != hpl.job_name
-    assert (osu.stage, osu.cleaned, osu.run_as) == (BenchmarkState.WAITING, False, "")
+    assert (osu.state, osu.cleaned, osu.run_as) == (BenchmarkState.WAITING, False, "")
     first = machine.job_name
     benchmarks.finish(run)
     benchmarks.ask("another")
@@ -143,7 +143,7 @@ def test_start_submission__called_again_or_after_a_cancellation__is_refused(
     assert benchmarks.start_submission(machine, "root")
     assert not benchmarks.start_submission(machine, "root")
     (machine, _) = benchmarks.measurements(run)
-    assert (machine.stage, machine.run_as) == (BenchmarkState.SUBMITTING, "root")
+    assert (machine.state, machine.run_as) == (BenchmarkState.SUBMITTING, "root")
     assert benchmarks.users() == {"root"}
     assert machine.called_ago_s < 60
     benchmarks.cancel("enough")
@@ -161,7 +161,7 @@ def test_store_update__from_a_stage_that_is_over__changes_nothing(
     benchmarks.start_submission(waiting, "root")
     (submitting,) = benchmarks.measurements(run)
     submitted = MeasurementUpdate(
-        stage=BenchmarkState.SUBMITTED,
+        state=BenchmarkState.SUBMITTED,
         slurm_id=SlurmId(7),
         slurm_state="RUNNING",
         poll_delay_s=30,
@@ -170,10 +170,10 @@ def test_store_update__from_a_stage_that_is_over__changes_nothing(
     (job,) = benchmarks.measurements(run)
     assert (job.slurm_id, job.slurm_state) == (7, "RUNNING")
     assert not benchmarks.store_update(
-        submitting, MeasurementUpdate(stage=BenchmarkState.WAITING)
+        submitting, MeasurementUpdate(state=BenchmarkState.WAITING)
     )
     assert benchmarks.store_update(
-        job, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, missing=True)
+        job, MeasurementUpdate(state=BenchmarkState.SUBMITTED, missing=True)
     )
     (missing,) = benchmarks.measurements(run)
     assert missing.missing_for_s is not None
@@ -195,7 +195,7 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(
         benchmarks.store_result(
             one,
             BenchmarkResult(
-                stage=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"
+                state=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"
             ),
         )
     assert benchmarks.labels() == {"compute.gflops": 12.25}
@@ -211,7 +211,7 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(
     assert queries.output(second, "hpl") == (HPL.script, b"\0\xff")
     assert queries.output(second, "nothing") is None
     shown = queries.results(run.id)
-    assert [(row["stage"], row["reason"], row["output_bytes"]) for row in shown] == [
+    assert [(row["state"], row["reason"], row["output_bytes"]) for row in shown] == [
         ("FAILED", "exit code 1", 2)
     ] * 2
 
@@ -238,13 +238,13 @@ def test_failing__over_several_runs__names_a_benchmark_until_measured_or_left_ou
         benchmarks.finish(run)
         return benchmarks.failing(run)
 
-    fails = BenchmarkResult(stage=BenchmarkState.FAILED, reason="exit code 3")
+    fails = BenchmarkResult(state=BenchmarkState.FAILED, reason="exit code 3")
     works, left_out = (
-        BenchmarkResult(stage=BenchmarkState.MEASURED, labels={"os": "linux"}),
-        BenchmarkResult(stage=BenchmarkState.LEFT_OUT),
+        BenchmarkResult(state=BenchmarkState.MEASURED, labels={"os": "linux"}),
+        BenchmarkResult(state=BenchmarkState.LEFT_OUT),
     )
     assert run_of(works, fails) == {"hpl": "exit code 3"}
-    cancelled = BenchmarkResult(stage=BenchmarkState.CANCELLED, reason="enough")
+    cancelled = BenchmarkResult(state=BenchmarkState.CANCELLED, reason="enough")
     assert run_of(fails, cancelled) == {"machine": "exit code 3", "hpl": "exit code 3"}
     assert run_of(works, left_out) == {}
 

@@ -52,7 +52,7 @@ _OLD = (
     SELECT :cluster, 'a measurement', 'DONE', n, now(), 'machines', 'terms' FROM generate_series(1, 5000) AS n
     """,
     """
-    INSERT INTO benchmark_results (run_id, cluster, benchmark, stage, job_name, run_as, options, script, ended_at, cleaned)
+    INSERT INTO benchmark_results (run_id, cluster, benchmark, state, job_name, run_as, options, script, ended_at, cleaned)
     SELECT id, cluster, 'osu' || n, 'MEASURED', token || '-' || n, 'benchmark', '[]', 'true', now(), true
     FROM benchmark_runs CROSS JOIN generate_series(1, 8) AS n
     """,

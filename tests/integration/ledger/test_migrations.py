@@ -576,6 +576,30 @@ def test_earlier_runs__rows_of_the_version_before__have_new_names_and_back(
     assert [tables.rows(statement) for statement in statements] == before
 
 
+def test_benchmark_state__row_of_the_version_before__has_the_new_name_and_back(
+    tables: Tables,
+) -> None:
+    tables.downgrade("0034")
+    tables.insert(
+        "benchmark_runs", cluster="here", why="asked", state="RUNNING", token=""
+    )
+    (run_id,) = tables.rows("SELECT id FROM benchmark_runs")[0]
+    tables.insert(
+        "benchmark_results",
+        run_id=run_id,
+        cluster="here",
+        benchmark="hpl",
+        stage="MEASURED",
+        job_name="",
+        options={},
+        script="",
+    )
+    tables.upgrade("0035")
+    assert tables.rows("SELECT state FROM benchmark_results") == [("MEASURED",)]
+    tables.downgrade("0034")
+    assert tables.rows("SELECT stage FROM benchmark_results") == [("MEASURED",)]
+
+
 # An autovacuum begins within a second, and needs as long for a page as for a thousand
 # otherwise.
 AUTOVACUUM = ("-c", "autovacuum_naptime=1s")

@@ -77,7 +77,7 @@ ACCUMULATED = (
     SELECT :cluster, 'a week is over', 'DONE', lpad(to_hex(n), 16, '0'), '{}', 'digest', 'prices', now()
     FROM generate_series(1, 20000) AS n""",
     """
-    INSERT INTO benchmark_results (run_id, cluster, benchmark, stage, job_name, run_as, options, script, labels, cleaned)
+    INSERT INTO benchmark_results (run_id, cluster, benchmark, state, job_name, run_as, options, script, labels, cleaned)
     SELECT runs.id, :cluster, 'osu-' || n, 'MEASURED', 'job-' || runs.id || '-' || n, 'benchmark', '[]', '', '{}', true
     FROM benchmark_runs AS runs, generate_series(1, 5) AS n""",
     """

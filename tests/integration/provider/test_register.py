@@ -543,7 +543,7 @@ def measure_on(
     assert runs.store_result(
         hpl,
         BenchmarkResult(
-            stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}
+            state=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}
         ),
     )
     runs.finish(run)

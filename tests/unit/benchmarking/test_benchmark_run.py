@@ -30,7 +30,7 @@ RUNNING = BenchmarkRun(id=3, why="a test", state=RunState.RUNNING)
 
 
 @pytest.mark.parametrize(
-    ("stages", "expected"),
+    ("states", "expected"),
     [
         (["WAITING", "WAITING"], (RunStep.SUBMIT, 0)),
         (["SUBMITTING", "WAITING"], (RunStep.LOOK, 0)),
@@ -41,10 +41,10 @@ RUNNING = BenchmarkRun(id=3, why="a test", state=RunState.RUNNING)
     ],
 )
 def test_next_step__stages_of_the_benchmarks__is_the_first_thing_that_is_left(
-    stages: list[str], expected: tuple[RunStep, int]
+    states: list[str], expected: tuple[RunStep, int]
 ) -> None:
     measurements = [
-        one(BenchmarkState(stage), id=number) for number, stage in enumerate(stages)
+        one(BenchmarkState(state), id=number) for number, state in enumerate(states)
     ]
     assert next_step(RUNNING, measurements) == (expected[0], measurements[expected[1]])
 

@@ -55,7 +55,7 @@ def test_after_poll__job_has_not_ended__looks_again(state: str) -> None:
     change = after_poll(
         one(BenchmarkState.SUBMITTING, called_ago_s=10), record(state), SETTLED_S
     )
-    assert (change.stage, change.slurm_id, change.poll_delay_s) == (
+    assert (change.state, change.slurm_id, change.poll_delay_s) == (
         BenchmarkState.SUBMITTED,
         7,
         5.0,
@@ -112,7 +112,7 @@ def test_after_poll__job_has_ended__is_an_end(state: str) -> None:
     change = after_poll(
         one(BenchmarkState.SUBMITTED), record(state, exit_status=256), SETTLED_S
     )
-    assert (change.stage, change.slurm_state, change.exit_status) == (
+    assert (change.state, change.slurm_state, change.exit_status) == (
         BenchmarkState.ENDED,
         state,
         256,
@@ -122,7 +122,7 @@ def test_after_poll__job_has_ended__is_an_end(state: str) -> None:
 def test_after_poll__slurm_rejected_the_job__has_failed() -> None:
     rejected = record("FAILED", elapsed_s=0, reason="BadConstraints")
     change = after_poll(one(BenchmarkState.SUBMITTING), rejected, SETTLED_S)
-    assert (change.stage, change.reason) == (
+    assert (change.state, change.reason) == (
         BenchmarkState.FAILED,
         "SLURM rejected the job: BadConstraints",
     )
@@ -132,7 +132,7 @@ def test_after_poll__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> N
     early = after_poll(
         one(BenchmarkState.SUBMITTING, called_ago_s=3.0), None, SETTLED_S
     )
-    assert (early.stage, early.poll_delay_s, early.lost) == (
+    assert (early.state, early.poll_delay_s, early.lost) == (
         BenchmarkState.SUBMITTING,
         20.0,
         False,
@@ -140,7 +140,7 @@ def test_after_poll__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> N
     late = after_poll(
         one(BenchmarkState.SUBMITTING, called_ago_s=23.0), None, SETTLED_S
     )
-    assert (late.stage, late.lost) == (BenchmarkState.WAITING, True)
+    assert (late.state, late.lost) == (BenchmarkState.WAITING, True)
     last = after_poll(
         one(
             BenchmarkState.SUBMITTING,
@@ -150,23 +150,23 @@ def test_after_poll__slurm_lacks_the_job__is_lost_once_nothing_can_arrive() -> N
         None,
         SETTLED_S,
     )
-    assert (last.stage, "knows nothing of it" in last.reason) == (
+    assert (last.state, "knows nothing of it" in last.reason) == (
         BenchmarkState.FAILED,
         True,
     )
 
 
-@pytest.mark.parametrize("stage", [BenchmarkState.SUBMITTING, BenchmarkState.SUBMITTED])
+@pytest.mark.parametrize("state", [BenchmarkState.SUBMITTING, BenchmarkState.SUBMITTED])
 def test_after_poll__slurm_lacks_the_job__is_an_end_if_the_output_shows_it(
-    stage: BenchmarkState,
+    state: BenchmarkState,
 ) -> None:
     change = after_poll(
-        one(stage, called_ago_s=100, slurm_id=SlurmId(7)),
+        one(state, called_ago_s=100, slurm_id=SlurmId(7)),
         None,
         SETTLED_S,
         output_shows_end=True,
     )
-    assert (change.stage, change.slurm_id, change.slurm_state) == (
+    assert (change.state, change.slurm_id, change.slurm_state) == (
         BenchmarkState.ENDED,
         7,
         "",
@@ -177,7 +177,7 @@ def test_after_poll__submitted_job_is_missing__waits_before_it_is_an_end() -> No
     first = after_poll(
         one(BenchmarkState.SUBMITTED, slurm_id=SlurmId(7)), None, SETTLED_S
     )
-    assert (first.stage, first.missing, first.poll_delay_s <= SETTLED_S) == (
+    assert (first.state, first.missing, first.poll_delay_s <= SETTLED_S) == (
         BenchmarkState.SUBMITTED,
         True,
         True,
@@ -187,13 +187,13 @@ def test_after_poll__submitted_job_is_missing__waits_before_it_is_an_end() -> No
         None,
         SETTLED_S,
     )
-    assert (second.stage, second.poll_delay_s) == (BenchmarkState.SUBMITTED, 1.0)
+    assert (second.state, second.poll_delay_s) == (BenchmarkState.SUBMITTED, 1.0)
     third = after_poll(
         one(BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), missing_for_s=23.0),
         None,
         SETTLED_S,
     )
-    assert third.stage is BenchmarkState.ENDED
+    assert third.state is BenchmarkState.ENDED
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_waits_long__each_wait__counts_nodes_first_and_calls_the_operator_later(
 
 
 @pytest.mark.parametrize(
-    ("state", "cancel_reason", "rejected", "stage", "reason"),
+    ("slurm_state", "cancel_reason", "rejected", "state", "reason"),
     [
         ("PENDING", None, "", BenchmarkState.FAILED, "held"),
         (
@@ -384,23 +384,23 @@ def test_waits_long__each_wait__counts_nodes_first_and_calls_the_operator_later(
     ],
 )
 def test_after_cancel__slurm_rejects__leaves_what_waits_and_awaits_what_runs(
-    state: str,
+    slurm_state: str,
     cancel_reason: str | None,
     rejected: str,
-    stage: BenchmarkState,
+    state: BenchmarkState,
     reason: str,
 ) -> None:
     change = after_poll(
-        one(BenchmarkState.SUBMITTED, called_ago_s=9.0), record(state), SETTLED_S
+        one(BenchmarkState.SUBMITTED, called_ago_s=9.0), record(slurm_state), SETTLED_S
     )
     found = after_cancel(
         change,
-        record(state),
+        record(slurm_state),
         cannot_start="held",
         cancel_reason=cancel_reason,
         rejected=rejected,
     )
-    assert (found.stage, found.reason) == (stage, reason)
+    assert (found.state, found.reason) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ def test_after_poll__submitted_job_is_missing__looks_again_within_five_seconds(
         missing_for_s=missing_for_s,
     )
     assert after_poll(missing, None, window_s) == MeasurementUpdate(
-        stage=BenchmarkState.SUBMITTED,
+        state=BenchmarkState.SUBMITTED,
         poll_delay_s=poll_delay_s,
         slurm_id=SlurmId(7),
         slurm_state="RUNNING",
@@ -482,7 +482,7 @@ def test_after_poll__submitted_job_is_missing__looks_again_within_five_seconds(
 
 
 @pytest.mark.parametrize(
-    ("state", "stage"),
+    ("slurm_state", "state"),
     [
         ("PENDING", BenchmarkState.SUBMITTED),
         ("RUNNING", BenchmarkState.SUBMITTED),
@@ -490,16 +490,19 @@ def test_after_poll__submitted_job_is_missing__looks_again_within_five_seconds(
     ],
 )
 def test_after_poll__record_and_output_that_shows_an_end__the_record_counts(
-    state: str, stage: BenchmarkState
+    slurm_state: str, state: BenchmarkState
 ) -> None:
     change = after_poll(
-        one(BenchmarkState.SUBMITTED), record(state), SETTLED_S, output_shows_end=True
+        one(BenchmarkState.SUBMITTED),
+        record(slurm_state),
+        SETTLED_S,
+        output_shows_end=True,
     )
-    assert (change.stage, change.slurm_state) == (stage, state)
+    assert (change.state, change.slurm_state) == (state, slurm_state)
 
 
 @pytest.mark.parametrize(
-    ("lost_before", "stage", "lost"),
+    ("lost_before", "state", "lost"),
     [
         (0, BenchmarkState.WAITING, True),
         (3, BenchmarkState.WAITING, True),
@@ -508,13 +511,13 @@ def test_after_poll__record_and_output_that_shows_an_end__the_record_counts(
     ],
 )
 def test_after_poll__handed_over_and_lost_each_time__fails_at_the_fifth_time(
-    lost_before: int, stage: BenchmarkState, lost: bool
+    lost_before: int, state: BenchmarkState, lost: bool
 ) -> None:
     handed_over = one(
         BenchmarkState.SUBMITTING, called_ago_s=math.inf, lost_submissions=lost_before
     )
     change = after_poll(handed_over, None, SETTLED_S)
-    assert (change.stage, change.lost) == (stage, lost)
+    assert (change.state, change.lost) == (state, lost)
 
 
 # --- the end that an output shows -----------------------------------------------------
@@ -586,7 +589,7 @@ def test_blocked_reason__several_reasons_at_once__says_the_first_that_is_certain
 
 
 SUBMITTED = MeasurementUpdate(
-    stage=BenchmarkState.SUBMITTED, poll_delay_s=4.5, slurm_id=SlurmId(7)
+    state=BenchmarkState.SUBMITTED, poll_delay_s=4.5, slurm_id=SlurmId(7)
 )
 
 

@@ -22,7 +22,7 @@ from supervisor_tasks.slurm.ssh import our_clock_s
 
 RUN = BenchmarkRun(id=1, why="first", state=RunState.RUNNING)
 WAITING = Measurement(
-    id=1, run_id=1, benchmark="hpl", stage=BenchmarkState.WAITING, job_name="name"
+    id=1, run_id=1, benchmark="hpl", state=BenchmarkState.WAITING, job_name="name"
 )
 CLOCK = LoginClock(1000, 5.0)
 
@@ -63,7 +63,7 @@ class Steps:
 
     def _submit(self, one: Measurement, clock: LoginClock, begun_s: float) -> SlurmId:
         assert begun_s <= self._committed_s
-        self.done.append((one.stage, one.run_as, clock))
+        self.done.append((one.state, one.run_as, clock))
         return SlurmId(7)
 
 

@@ -131,7 +131,7 @@ def options_of_ours() -> list[str]:
         id=1,
         run_id=1,
         benchmark="hpl",
-        stage=BenchmarkState.WAITING,
+        state=BenchmarkState.WAITING,
         job_name="x",
         options=tuple(options),
     )
