@@ -51,6 +51,7 @@ SERVICES = (
     "supervisor.v1alpha1.SshAPI",
     REPORTER_SERVICE,
 )
+SET_JOB_STATUS = "/supervisor.v1alpha1.JobAPI/SetJobStatus"
 HEALTH_EVERY_S = 2.0
 GRACE_S = 5.0
 # of a connection; a gRPC client holds further calls back until one of them ends
@@ -247,6 +248,8 @@ class Services:
         try:
             caller = self._callers.admit(connection.address, method, raw, metadata)
         except StrangerError as error:
+            if method == SET_JOB_STATUS:
+                CALLBACKS.labels("denied").inc()
             log.once("stranger_refused", peer=connection.peer, error=str(error))
             raise Refused(error.code, str(error)) from error
         connection.proven |= caller.proof is Proof.PROVEN

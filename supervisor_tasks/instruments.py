@@ -84,7 +84,7 @@ CLAIM_WAITS = Histogram(
 )
 CALLBACKS = Counter(
     "supervisor_callbacks_received",
-    "Callbacks that plugins sent, by the answer.",
+    "Callbacks that plugins sent, by the answer (denied: the caller may not call).",
     ["verdict"],
     registry=REGISTRY,
 )
@@ -109,6 +109,7 @@ CALLBACK_ANSWERS = (
     "unknown_job",
     "too_many",
     "not_stored",
+    "denied",
 )
 FIRST_SERIES: Mapping[str, list[tuple[Counter | Histogram, str]]] = {
     "callbacks": [(CALLBACKS, answer) for answer in CALLBACK_ANSWERS],

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -309,18 +310,34 @@ def test_callback__stranger_and_our_own_program_say_it__is_our_programs(
     ) == (1, 1)
 
 
+DENIED_ONCE = 'supervisor_callbacks_received_total{cluster="here",verdict="denied"} 1.0'
+
+
+def metrics(address: str) -> list[str]:
+    """The lines of a process's metrics."""
+    with urllib.request.urlopen(
+        f"http://{address}/metrics", timeout=deadline(5)
+    ) as answer:
+        page: bytes = answer.read()
+    return page.decode().splitlines()
+
+
 def test_callers__of_other_networks__are_denied_and_leave_no_trace(
     site: CallbackSite, key_file: Path
 ) -> None:
+    pages = f"127.0.0.1:{free_port()}"
     port = site.start(
         "networks",
         CALLBACK_KEY_FILE=str(key_file),
         CALLBACK_NETWORKS="127.0.0.64/26, fd00::/8",
+        HEALTH_ADDRESS=pages,
     )
     with grpc.insecure_channel(port.address) as channel:
         assert answer_to(channel, random_job_id()) is DENIED
         assert check(channel, REPORTER_SERVICE) is DENIED
     assert site.rows() == 0
+    # the question about its health was no callback
+    assert DENIED_ONCE in metrics(pages)
     # it comes from elsewhere, and is known by its key
     with proving(port, key_file) as channel:
         report(channel, random_job_id())

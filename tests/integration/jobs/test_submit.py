@@ -678,7 +678,7 @@ def next_submission(
 def test_submission__cut_off_again_and_again__is_parked_once_others_get_through(
     submission_env: SubmissionEnv, start_up: Path
 ) -> None:
-    """A token that slurmctld does not take: sbatch gets no answer each time."""
+    """A SLURM_JWT that slurmctld does not take: sbatch gets no answer each time."""
     start_up.write_text("export SLURM_JWT=expired\n")
     site = submission_env.site(submission_env.cluster())
     job = submission_env.new_job(site)
