@@ -234,7 +234,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
     # a run that is cut off before its end must show it, too
     if report.failed and (terminal := _terminal()):
-        terminal.write_line(f"\nfailed at its {report.when}: {report.nodeid}")
+        place = f"failed at its {report.when}: {report.nodeid}"
+        terminal.write_line(f"\n{place}: {_beginning(report)}")
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -257,10 +258,14 @@ def red_line(report: pytest.TestReport | pytest.CollectReport) -> str:
     """One line with the test and the beginning of its error. tests/run_all.sh repeats
     these lines at its end.
     """
+    return f"red: {report.nodeid} at its {report.when}: {_beginning(report)}"
+
+
+def _beginning(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The beginning of the error, on one line."""
     crash = getattr(report.longrepr, "reprcrash", None)
     error = report.longreprtext if crash is None else crash.message
-    words = " ".join(error.split())
-    return f"red: {report.nodeid} at its {report.when}: {words[:MAX_RED]}"
+    return " ".join(error.split())[:MAX_RED]
 
 
 def _terminal() -> pytest.TerminalReporter | None:
