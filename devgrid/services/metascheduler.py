@@ -6,11 +6,15 @@ does not get it again.
 """
 
 import argparse
-import signal
-import threading
+import json
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.model import ChainError, ChainJob, JobDefinition, Provider
@@ -18,12 +22,23 @@ from supervisor_tasks.chain.abi_codec import event
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import ChainStatus
 
-POLL_S = 0.2
+POLL_S = 0.2  # while jobs wait
+IDLE_POLL_S = 30.0
+PATIENCE_S = 10.0
 REQUESTED = event("MetaScheduler", "NewJobRequestEvent")
 REFUSED = event("MetaScheduler", "JobRefusedEvent")
 APPROVED = event("ProviderManager", "ProviderApproved")
 REMOVED = event("ProviderManager", "ProviderRemoved")
 BANNED = event("ProviderManager", "ProviderBanChanged")
+TOPICS = [kind.topic for kind in (REQUESTED, REFUSED, APPROVED, REMOVED, BANNED)]
+SUBSCRIBE = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "eth_subscribe",
+        "params": ["logs", {"topics": [TOPICS]}],
+    }
+)
 
 
 def choose(
@@ -105,6 +120,11 @@ class MetaScheduler:
     _refused_by: dict[str, frozenset[str]] = field(default_factory=dict)
     _providers: dict[str, Provider | None] = field(default_factory=dict)
 
+    @property
+    def has_waiting_jobs(self) -> bool:
+        """Whether there are jobs that no provider has got yet."""
+        return bool(self._waiting)
+
     def poll(self) -> None:
         """Read the events since the last poll, and assign the jobs that can be
         assigned.
@@ -117,10 +137,7 @@ class MetaScheduler:
         self._assign()
 
     def _read(self, first: int, last: int) -> None:
-        topics = [
-            kind.topic for kind in (REQUESTED, REFUSED, APPROVED, REMOVED, BANNED)
-        ]
-        query = {"fromBlock": hex(first), "toBlock": hex(last), "topics": [topics]}
+        query = {"fromBlock": hex(first), "toBlock": hex(last), "topics": [TOPICS]}
         for log in self.chain.rpc.call("eth_getLogs", query):
             topic = log["topics"][0]
             if topic == REQUESTED.topic:
@@ -163,8 +180,27 @@ class MetaScheduler:
         ]
 
 
+def follow(scheduler: MetaScheduler, url: str) -> None:
+    """Poll after each event that the scheduler reads, until the node's WebSocket ends.
+    So it does nothing while nothing happens: six idle grids of a test run share two
+    cores.
+
+    Raises OSError or WebSocketException when the connection cannot be opened or is
+    lost, and what `poll` raises.
+    """
+    with connect(url, proxy=None, open_timeout=PATIENCE_S) as node:
+        node.send(SUBSCRIBE)
+        while True:
+            scheduler.poll()
+            timeout_s = IDLE_POLL_S
+            if scheduler.has_waiting_jobs:
+                timeout_s = POLL_S
+            with suppress(TimeoutError):
+                node.recv(timeout_s)
+
+
 def main() -> None:
-    """Poll the chain until SIGTERM."""
+    """Assign jobs until SIGTERM ends the process."""
     parser = argparse.ArgumentParser(
         prog="devgrid.services.metascheduler",
         description="Gives pending jobs to providers.",
@@ -173,13 +209,12 @@ def main() -> None:
         "--folder", type=Path, required=True, help="state folder of the grid"
     )
     scheduler = MetaScheduler(Chain.load(parser.parse_args().folder))
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    while not stopping.wait(POLL_S):
+    while True:
         try:
-            scheduler.poll()
-        except (ChainError, TransientError) as error:
+            follow(scheduler, scheduler.chain.ws_url)
+        except (ChainError, OSError, TransientError, WebSocketException) as error:
             print(f"metascheduler: {error}", flush=True)
+        time.sleep(POLL_S)
 
 
 if __name__ == "__main__":
