@@ -9,7 +9,7 @@ from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.periodic_run_names import QUEUE
 from supervisor_tasks.messaging.beat_scheduler import BeatScheduler, Question, Waiting
 from supervisor_tasks.messaging.due_rules import (
-    EXCLUSIVE,
+    EXCLUSIVE_TASKS,
     FACTS,
     RULES,
     RuleSettings,
@@ -25,7 +25,7 @@ def _question() -> Question:
     settings = load_or_exit()
     with or_exit():
         connection = DriverConnection(database_url(settings))
-    query = Due(connection.execute, settings.cluster_name, EXCLUSIVE, FACTS)
+    query = Due(connection.execute, settings.cluster_name, EXCLUSIVE_TASKS, FACTS)
     rules = RuleSettings(
         slurm_retry_interval_s=settings.slurm_retry_interval_s,
         hardware_stable_s=settings.hardware_stable_s,

@@ -198,7 +198,8 @@ RULES = {
     "refresh_inventory": Rule(lambda *_: False, 60.0, IDLE_S["refresh_inventory"]),
     "notify": Rule(lambda state, _: state.message_due, 1.0),
 }
-EXCLUSIVE = (
+EXCLUSIVE_TASKS = (
+    "accounts",
     "collect_receipts",
     "scan",
     "register",

@@ -14,7 +14,12 @@ from devgrid.machine import deadline
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS, RuleSettings, due
+from supervisor_tasks.messaging.due_rules import (
+    EXCLUSIVE_TASKS,
+    FACTS,
+    RuleSettings,
+    due,
+)
 from supervisor_tasks.notifications.deliver import notify
 from supervisor_tasks.notifications.delivery_rules import Policy
 from supervisor_tasks.notifications.forms import json_form
@@ -75,7 +80,8 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
 def is_due(ledger: Ledger) -> bool:
     """Whether beat would send the task."""
     return "notify" in due(
-        Due(through(ledger.engine), "here", EXCLUSIVE, FACTS).ask(), RuleSettings()
+        Due(through(ledger.engine), "here", EXCLUSIVE_TASKS, FACTS).ask(),
+        RuleSettings(),
     )
 
 

@@ -13,7 +13,7 @@ from supervisor_tasks.ledger.driver import PROCESS, DriverConnection
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.periodic_run_names import BEAT
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS
+from supervisor_tasks.messaging.due_rules import EXCLUSIVE_TASKS, FACTS
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def connection(engine: Engine) -> Iterator[DriverConnection]:
 def test_due__over_the_driver_alone__asks_and_records_a_run_of_the_clock(
     engine: Engine, connection: DriverConnection
 ) -> None:
-    found = Due(connection.execute, "here", EXCLUSIVE, FACTS).ask(
+    found = Due(connection.execute, "here", EXCLUSIVE_TASKS, FACTS).ask(
         lambda: {"queue chain": 3}
     )
     assert (found.sweep, found.busy, found.alarms) == (True, frozenset(), frozenset())

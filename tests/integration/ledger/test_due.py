@@ -19,7 +19,12 @@ from supervisor_tasks.ledger.periodic_run_names import BEAT, QUEUE
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.undispatched import not_dispatched
-from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS, RuleSettings, due
+from supervisor_tasks.messaging.due_rules import (
+    EXCLUSIVE_TASKS,
+    FACTS,
+    RuleSettings,
+    due,
+)
 from tests.support.commands import supervisor
 from tests.support.ledger import (
     OF_ANOTHER_RELEASE,
@@ -42,7 +47,7 @@ def engine(engine: Engine) -> Engine:
 
 
 def state_of(engine: Engine, cluster: str = "here") -> LedgerState:
-    return Due(through(engine), cluster, EXCLUSIVE, FACTS).ask()
+    return Due(through(engine), cluster, EXCLUSIVE_TASKS, FACTS).ask()
 
 
 def test_ask__empty_ledger__a_sweep_alone_and_a_run_of_the_clock(
@@ -77,7 +82,7 @@ def test_ask__effect_of_another_release__is_not_due_here(
 
 
 def test_ask__called_again__is_one_statement(engine: Engine) -> None:
-    due, statements = Due(through(engine), "here", EXCLUSIVE, FACTS), list[str]()
+    due, statements = Due(through(engine), "here", EXCLUSIVE_TASKS, FACTS), list[str]()
     due.ask()
     event.listen(
         engine, "before_cursor_execute", lambda *args: statements.append(args[2])
@@ -90,7 +95,7 @@ def test_ask__called_again__is_one_statement(engine: Engine) -> None:
 def test_ask__with_readings__are_stored_with_the_run_of_the_clock(
     engine: Engine,
 ) -> None:
-    due, statements = Due(through(engine), "here", EXCLUSIVE, FACTS), list[str]()
+    due, statements = Due(through(engine), "here", EXCLUSIVE_TASKS, FACTS), list[str]()
     event.listen(
         engine, "before_cursor_execute", lambda *args: statements.append(args[2])
     )

@@ -41,7 +41,7 @@ from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
-from supervisor_tasks.messaging.due_rules import EXCLUSIVE, FACTS
+from supervisor_tasks.messaging.due_rules import EXCLUSIVE_TASKS, FACTS
 from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.sent_transactions import SentTransactions
 from supervisor_tasks.wallet.transaction_writer import TransactionWriter
@@ -377,7 +377,7 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
         [SlurmId(n) for n in range(1, BATCH)]
     ),
     "what is due": lambda ledger, _: Due(
-        through(ledger.engine), CLUSTER, EXCLUSIVE, FACTS
+        through(ledger.engine), CLUSTER, EXCLUSIVE_TASKS, FACTS
     ).ask(),
     "alarm_summary": lambda ledger, _: ledger.effects.alarm_summary(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),

@@ -2,10 +2,12 @@
 while; an idle hour stays quiet.
 """
 
+import ast
 from typing import Any
 
 import pytest
 
+from devgrid import REPOSITORY
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.due import LedgerState
 from supervisor_tasks.ledger.facts import (
@@ -21,7 +23,12 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION_REQUESTED,
     REGISTRATION_STATUS,
 )
-from supervisor_tasks.messaging.due_rules import EXCLUSIVE, RULES, RuleSettings, due
+from supervisor_tasks.messaging.due_rules import (
+    EXCLUSIVE_TASKS,
+    RULES,
+    RuleSettings,
+    due,
+)
 from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
     CHECK_EVERY_S,
@@ -30,6 +37,7 @@ from supervisor_tasks.monitoring.slurm_tries import (
 )
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.reconciliation.contract_claims import SCANNED_WITHIN_S
+from tests.support.reference.source import modules
 
 SETTINGS = RuleSettings()
 SITE_WITH_DIRECTORY = RuleSettings(has_directory=True)
@@ -137,7 +145,26 @@ def test_due__slurm_does_not_answer__is_asked_as_the_tries_say() -> None:
 
 
 def test_due__a_worker_is_at_it__not_once_more() -> None:
-    assert due(idle(unmined=True, busy=frozenset(EXCLUSIVE)), SETTINGS) == {}
+    assert due(idle(unmined=True, busy=frozenset(EXCLUSIVE_TASKS)), SETTINGS) == {}
+
+
+def exclusive_work() -> set[str]:
+    """The names of the work that one process does at a time, as the source gives
+    them.
+    """
+    return {
+        str(argument.value)
+        for _, module in modules(REPOSITORY)
+        for call in ast.walk(module)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) in ("exclusive", "run_exclusive")
+        for argument in call.args
+        if isinstance(argument, ast.Constant)
+    }
+
+
+def test_exclusive_tasks__tasks_with_a_rule_that_run_alone__are_all_there() -> None:
+    assert set(EXCLUSIVE_TASKS) == exclusive_work() & RULES.keys()
 
 
 def test_due__customers_not_read_for_long__only_where_there_is_a_directory() -> None:
