@@ -98,7 +98,8 @@ class CallbackStore:
 
     def store(self, rows: Sequence[Row]) -> BatchOutcome:
         """Commit the rows that have room; without rows, only ask whether the database
-        answers. Raises psycopg.Error.
+        answers. Raises psycopg.Error, when the database does not answer or rejects them; a
+        retry helps.
 
         Tries twice when the connection is broken: one from before a restart of the
         database fails once.
@@ -112,7 +113,9 @@ class CallbackStore:
             return self._store(rows)
 
     def record_heartbeats(self, names: Collection[str]) -> None:
-        """Commit heartbeats. Raises psycopg.Error."""
+        """Commit heartbeats. Raises psycopg.Error, when the database does not answer; a
+        retry helps.
+        """
         connection = self._open()
         with connection.transaction():
             record_heartbeats(connection.execute, self._cluster, names)

@@ -65,7 +65,7 @@ class Callers:
         self._networks = networks
         self._now_s = now_s
         self._began_ms = int(now_s() * 1000)
-        self._last_sign_ms: dict[str, int] = {}
+        self._last_heartbeat_ms: dict[str, int] = {}
 
     def admit(
         self,
@@ -106,10 +106,10 @@ class Callers:
         if caller.proof is not Proof.PROVEN:
             return caller.proof is Proof.NO_KEY
         if caller.time_ms <= max(
-            self._began_ms, self._last_sign_ms.get(caller.node, NEVER)
+            self._began_ms, self._last_heartbeat_ms.get(caller.node, NEVER)
         ):
             return False
-        self._last_sign_ms[caller.node] = caller.time_ms
+        self._last_heartbeat_ms[caller.node] = caller.time_ms
         return True
 
     def _proven(

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 NAME = re.compile(r"0x[0-9a-f]{64}")
-MAX_SLURM_ID = 2**32 - 1
+MAX_ID_FIELD = 2**32 - 1
 MAX_DURATION_S = 2**31 - 1
 INT32 = range(-(2**31), 2**31)
 
@@ -50,9 +50,9 @@ def validate(
         raise MalformedCallbackError(
             f"name: found {name[:80]!r}; expected 0x and 64 lowercase hex digits"
         )
-    if not 1 <= slurm_id <= MAX_SLURM_ID:
+    if not 1 <= slurm_id <= MAX_ID_FIELD:
         raise MalformedCallbackError(
-            f"id: found {slurm_id}; expected a SLURM job id, 1 to {MAX_SLURM_ID}"
+            f"id: found {slurm_id}; expected a SLURM job id, 1 to {MAX_ID_FIELD}"
         )
     if duration_s > MAX_DURATION_S:
         raise MalformedCallbackError(

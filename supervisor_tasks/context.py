@@ -62,8 +62,8 @@ class LastClusterCheck:
 
 @dataclass(frozen=True, slots=True)
 class SlurmServices:
-    """The services of workers of the slurm and benchmark queues only: they need the SSH
-    key.
+    """The services of workers of the slurm and benchmark queues only: they need the
+    key to SLURM (of SSH, of its CA, or of slurmrestd).
     """
 
     cluster: SlurmCluster
@@ -163,10 +163,12 @@ class WorkerContext:
 
     @property
     def slurm(self) -> SlurmServices:
-        """SLURM's services. Raises LookupError in a worker without the SSH key."""
+        """SLURM's services. Raises LookupError in a worker without the key to
+        SLURM.
+        """
         if self.slurm_services is None:
             raise LookupError(
-                "this worker serves neither the slurm nor the benchmark queue: it holds no SSH key"
+                "this worker serves neither the slurm nor the benchmark queue: it holds no key to SLURM"
             )
         return self.slurm_services
 

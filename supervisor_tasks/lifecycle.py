@@ -71,8 +71,9 @@ class Worker:
         """Store in the ledger that this cluster works with the wallet whose key the
         worker has, if it has one.
 
-        Raises WalletTakenError if another cluster works with it, and
-        LedgerUnavailableError. Safe to repeat.
+        Raises WalletTakenError, when another cluster works with it; a retry does not help.
+        Raises LedgerUnavailableError, when the database does not answer; a retry helps.
+        Safe to repeat.
         """
         if self._hold_wallet is not None:
             self._hold_wallet()

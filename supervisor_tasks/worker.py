@@ -106,9 +106,9 @@ def _build_worker(app: Celery) -> "Worker":
 
     The import is in this function because it costs 100 MB, and beat and Flower load
     this module without it. Every worker serves the default queue, also if its -Q leaves
-    that queue out. The queue needs no key. Without its tasks dispatch_due_effects and
-    check_alarms, effects without a message are not dispatched, and the operator is not
-    called.
+    that queue out. For its task notify it keeps the URLs and passwords of NOTIFY_*; the
+    queue needs no other key. Without its tasks dispatch_due_effects, check_alarms and
+    notify, effects without a message are not dispatched, and the operator is not called.
     """
     from supervisor_tasks.bootstrap import build
 

@@ -152,7 +152,7 @@ class RunStep(StrEnum):
     @property
     def begins_something(self) -> bool:
         """Whether the step waits until SLURM is known to work, and while submissions
-        are held.
+        are paused.
         """
         return self in (RunStep.BEGIN, RunStep.SUBMIT)
 

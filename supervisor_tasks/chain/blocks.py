@@ -102,8 +102,8 @@ def head(rpc: Rpc) -> int:
 
 
 def blocks_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, Block]:
-    """Blocks by number, in one batch. Raises RpcUnavailableError when the node does not
-    show one of them.
+    """Blocks by number, in one batch. Raises RpcUnavailableError, when no endpoint answers
+    or the node does not show one of them; a retry helps.
     """
     wanted = sorted(numbers)
     answers = rpc.batch(list(map(_block_call, wanted)))
@@ -120,7 +120,8 @@ def hashes_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, str]:
 
 def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
     """The blocks from `first_kept` to `last`, and the logs. Raises RpcUnavailableError,
-    or BetweenForksError when the answers do not fit together.
+    when no endpoint answers, or BetweenForksError, when the answers do not fit together;
+    a retry helps.
     """
     # In one batch, so from one node, which has the last block.
     last_block, logs_answer = rpc.batch([_block_call(last), logs])

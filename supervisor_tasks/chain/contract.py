@@ -246,8 +246,8 @@ class Contract:
     ) -> dict[JobId, tuple[ChainStatus, str]]:
         """The status of jobs on chain, and their provider (lowercase address), all at
         one block. A job that the contract does not have is left out. Raises
-        RpcUnavailableError when the node does not have the block `not_before` yet: its
-        answers would be out of date.
+        RpcUnavailableError, when no endpoint answers, or the node does not have the block
+        `not_before` yet: its answers would be out of date. A retry helps.
         """
         head = int(self.rpc.call("eth_blockNumber"), 16)
         if head < not_before:
@@ -298,8 +298,8 @@ class Contract:
         self, job_ids: Sequence[JobId], block: int
     ) -> dict[JobId, OnChainJobOwner]:
         """The state of jobs on the contract at that block, in one batch. A job that the
-        contract does not know counts as not ours. Raises RpcUnavailableError when the
-        node does not have the block.
+        contract does not know counts as not ours. Raises RpcUnavailableError, when no
+        endpoint answers or the node does not have the block; a retry helps.
         """
         return {
             job_id: self._owner(answer)

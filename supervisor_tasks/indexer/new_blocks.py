@@ -29,7 +29,7 @@ from supervisor_tasks.jobs.events import ChainStatusObserved
 log = structlog.get_logger()
 
 # the most between two looks at the contract, also without a new head
-HEARTBEAT_S = 15.0
+MAX_LOOK_GAP_S = 15.0
 # the same with new heads, while the subscription announces no log of the contracts for
 # them
 QUIET_S = 3.0
@@ -201,7 +201,7 @@ class NewBlocks:
         announces_heads = self._heads.live and silent_in_s > 0
         if self._found or not announces_heads:
             return self._failures.wait_s(self._poll_s)
-        every_s = HEARTBEAT_S if self._head == self._looked_at else QUIET_S
+        every_s = MAX_LOOK_GAP_S if self._head == self._looked_at else QUIET_S
         next_look_s = max(self._looked_s + every_s - begun_s, PAUSE_S)
         return self._failures.wait_s(min(next_look_s, max(silent_in_s, self._poll_s)))
 
@@ -251,7 +251,7 @@ class NewBlocks:
             return True
         since_s = time.monotonic() - self._looked_s
         if head == self._looked_at:
-            least_s = self._poll_s - PAUSE_S if self._found else HEARTBEAT_S
+            least_s = self._poll_s - PAUSE_S if self._found else MAX_LOOK_GAP_S
             return since_s >= least_s
         has_new_log = self._log_block > self._looked_at
         if self._found or has_new_log or not self._heads.live:

@@ -110,7 +110,8 @@ def _earlier_id(
     """The id of the oldest SLURM job; the others are cancelled."""
     if required(has_log):
         raise PermanentError(
-            "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not known"
+            "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not"
+            " known: `supervisor job settle` ends it by your decision"
         )
     found = required(records)
     if not found.accepted:

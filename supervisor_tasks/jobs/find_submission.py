@@ -138,5 +138,5 @@ def _require_no_trace(context: WorkerContext, job: Job, traces: Sequence[str]) -
     ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
     raise PermanentError(
         f"it is not known whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM does not list it any"
-        f" more, and {' and '.join(traces)}"
+        f" more, and {' and '.join(traces)}: `supervisor job settle` ends it, or `supervisor job resubmit` submits it again"
     )

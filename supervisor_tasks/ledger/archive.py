@@ -145,7 +145,9 @@ def archive(
             f"{target}: found a file that was made meanwhile; expected none"
         ) from error
     except OSError as error:
-        raise ArchiveError(f"{target}: not written ({error.strerror})") from error
+        raise ArchiveError(
+            f"{target}: not written ({error.strerror}); expected a folder that this user can write to"
+        ) from error
     finally:
         draft.unlink()
 

@@ -1,5 +1,5 @@
-"""The names of the periodic runs that show whether the fleet is alive, and their greatest ages.
-Pure.
+"""The names of the periodic runs that show whether the fleet is alive, and how
+often each must end. Pure.
 
 The probe imports this module and little else.
 """

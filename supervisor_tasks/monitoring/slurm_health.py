@@ -71,7 +71,8 @@ def check_slurm(
     context: WorkerContext, when_it_answers: Callable[[WorkerContext], None]
 ) -> None:
     """Store whether SLURM answers; one worker at a time checks, and then calls
-    `when_it_answers`. Raises SlurmUnavailableError or SshUnavailableError.
+    `when_it_answers`. Raises SlurmUnavailableError or SshUnavailableError, when SLURM or
+    the login node does not answer; a retry helps.
     """
     if _due(context):
         run_exclusive(

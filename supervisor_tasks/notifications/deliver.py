@@ -36,7 +36,10 @@ OF_A_TEST = Meaning("An operator tests whether alarms arrive here.", "Nothing.")
 
 
 def notify(ledger: Ledger, notifier: Notifier) -> None:
-    """Plan and send the messages that are due, unless another worker does it."""
+    """Plan and send the messages that are due, unless another worker does it. A channel
+    that fails is tried again later, and raises nothing. Raises LedgerUnavailableError,
+    when the database does not answer; a retry helps.
+    """
     run_exclusive(ledger, "notify", lambda: _notify(ledger, notifier))
 
 

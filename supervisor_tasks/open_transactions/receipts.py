@@ -1,5 +1,5 @@
-"""Track: follow sent transactions until they are mined, and record what their receipts
-show about jobs.
+"""Follow sent transactions until they are mined, and record what their receipts show
+about jobs.
 """
 
 import time

@@ -22,7 +22,9 @@ MAX_ERROR_CHARS = 500  # characters of an error
 
 def refresh_inventory(context: WorkerContext) -> None:
     """Store the partition's hardware. If the look fails, the stored hardware stays.
-    Raises AnotherSlurmError, SlurmUnavailableError or SshUnavailableError.
+    Raises SlurmUnavailableError or SshUnavailableError, when SLURM or the login node does
+    not answer; a retry helps. Raises AnotherSlurmError, when it is not the ledger's SLURM; a
+    retry helps once the operator has decided.
     """
     run_exclusive(context.ledger, "refresh_inventory", lambda: _look(context))
 

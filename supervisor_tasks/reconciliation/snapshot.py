@@ -69,7 +69,9 @@ class DiscrepancyKind(StrEnum):
     RUNS_AFTER_END = "runs_after_end"
     # SLURM still has it, its status on the contract is final: cancelled
     ORPHAN_RUNNING = "orphan_running"
-    DUPLICATE = "duplicate"  # a second SLURM job: cancelled when it is seen again
+    # a second SLURM job: cancelled if SLURM lists the ledger's own, or when a later
+    # sweep sees it again
+    DUPLICATE = "duplicate"
     # looks like ours, and is not known well enough to be cancelled
     UNIDENTIFIED = "unidentified"
 

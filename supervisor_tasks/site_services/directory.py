@@ -178,8 +178,9 @@ class Directory:
 
     @contextmanager
     def open(self) -> Iterator["Session"]:
-        """Open a bound connection. Raises DirectoryUnavailableError or
-        DirectoryRejectedError.
+        """Open a bound connection. Raises DirectoryUnavailableError, when the
+        directory does not answer; a retry helps. Raises DirectoryRejectedError, when it
+        rejects the login; a retry helps once the settings or its rights are corrected.
         """
         server = Server(
             self.url, tls=self._tls(), get_info=NONE, connect_timeout=TIMEOUT_S
@@ -224,9 +225,10 @@ class Session:
         """Make sure that the customer has an account with its own number, and is a
         member of the group of the users who may use the cluster. If the site wants one
         group for each customer, make sure of that group, too. An account that is not a
-        member yet was never used. Raises DirectoryBusyError or DirectoryRejectedError
-        if the directory's answer is such, and another DirectoryUnavailableError if the
-        connection is lost.
+        member yet was never used. Raises DirectoryBusyError, or another
+        DirectoryUnavailableError when the connection is lost; a retry helps. Raises
+        DirectoryRejectedError, when the directory rejects the account; a retry helps
+        once the settings or its rights are corrected.
         """
         dn = self.form.dn(customer)
         with _translated(f"account {dn}"):

@@ -356,7 +356,9 @@ def _partition(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     for shown in _objects(body, "partitions"):
         if shown.get("name") == name:
             return shown
-    raise SlurmUnavailableError(f"slurmrestd shows no partition {name!r}")
+    raise SlurmUnavailableError(
+        f"slurmrestd shows no partition {name!r}; expected that of SLURM_PARTITION"
+    )
 
 
 def _statistic(body: Mapping[str, Any], name: str) -> int:

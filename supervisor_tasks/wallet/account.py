@@ -91,7 +91,7 @@ class WalletAccount:
 
     def fetch_account_state(self) -> AccountState:
         """What a node reports about the account and the market, in one request. Raises
-        RpcUnavailableError.
+        RpcUnavailableError, when no endpoint answers; a retry helps.
         """
         nonce, balance, block, tip, price = self.rpc.batch(
             [
@@ -157,7 +157,7 @@ class WalletAccount:
 
     def broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
         """Broadcast hashes and bytes, and store what the nodes answer. Raises
-        RpcUnavailableError.
+        RpcUnavailableError, when no endpoint answers; a retry helps.
         """
         with crash_point(CrashPoint.BROADCAST):
             answers = self.rpc.batch([_raw_call(raw) for _, raw in transactions])

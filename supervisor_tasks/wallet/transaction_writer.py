@@ -85,7 +85,8 @@ class TransactionWriter:
 
     def estimate(self, writes: Sequence[Write]) -> list[Estimate]:
         """The gas that each write would use now, with a margin but no more than a block
-        holds; or why there is no estimate. Raises RpcUnavailableError.
+        holds; or why there is no estimate. Raises RpcUnavailableError, when no endpoint
+        answers; a retry helps.
         """
         calls: list[Call] = [
             ("eth_estimateGas", (self._call(write), "latest")) for write in writes
@@ -197,7 +198,8 @@ class TransactionWriter:
 
     def fill(self, nonce: int) -> None:
         """Use up a nonce for which the ledger has no transaction, so that later ones
-        can be mined. Raises RpcUnavailableError before anything is signed.
+        can be mined. Raises RpcUnavailableError before anything is signed, when no
+        endpoint answers; a retry helps.
         """
         with self._account.exclusive():
             state = self._account.fetch_account_state()
