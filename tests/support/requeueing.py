@@ -63,11 +63,19 @@ def seconds_of_runs(grid: Grid, slurm_id: int) -> list[tuple[str, int]]:
     """State and seconds at the end of each run, as SLURM's completion hook recorded
     them.
     """
+    return [(run[1], int(run[4]) - int(run[3])) for run in _completed(grid, slurm_id)]
+
+
+def first_start_s(grid: Grid, slurm_id: int) -> int:
+    """When the first run began (Unix time), by SLURM's completion hook."""
+    return int(_completed(grid, slurm_id)[0][3])
+
+
+def _completed(grid: Grid, slurm_id: int) -> list[list[str]]:
+    """What the completion hook recorded at the end of each run."""
     lines = (slurm_of(grid).layout.folder / "completed").read_text().splitlines()
     runs = [line.split("|") for line in lines]
-    return [
-        (run[1], int(run[4]) - int(run[3])) for run in runs if run[0] == str(slurm_id)
-    ]
+    return [run for run in runs if run[0] == str(slurm_id)]
 
 
 def wait_for_seconds(grid: Grid, slurm_id: int, seconds: int) -> None:
