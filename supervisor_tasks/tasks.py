@@ -11,6 +11,7 @@ from celery import Task, shared_task
 from supervisor_tasks.accounts.sync import make_accounts
 from supervisor_tasks.benchmarking.cleanup import cancel_old_benchmarks
 from supervisor_tasks.benchmarking.runner import benchmark
+from supervisor_tasks.deletion.old_rows import delete_old_rows
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.in_memory.changed_jobs import collecting
 from supervisor_tasks.indexer.scan import scan
@@ -29,7 +30,6 @@ from supervisor_tasks.open_transactions.receipts import collect_receipts
 from supervisor_tasks.provider.inventory import refresh_inventory
 from supervisor_tasks.provider.register import register
 from supervisor_tasks.reconciliation.run import sweep
-from supervisor_tasks.recovery.old_rows import delete_old_rows
 from supervisor_tasks.worker import current_context, current_worker
 
 log = structlog.get_logger()

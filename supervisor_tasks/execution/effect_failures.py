@@ -113,10 +113,10 @@ def watch_effects(ledger: Ledger) -> None:
         )
     else:
         ledger.alarms.off(AlarmName.EFFECT_PARKED)
-    if summary.late:
+    if summary.overdue:
         ledger.alarms.on(
             AlarmName.EFFECT_OVERDUE,
-            effects=summary.late,
+            effects=summary.overdue,
             tries=summary.most_tries,
             for_s=round(summary.longest_s),
             last_error=summary.last_error,

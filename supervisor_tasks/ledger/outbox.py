@@ -36,8 +36,10 @@ log = structlog.get_logger()
 # the whole time-out of each command. An effect that is only slow must not be parked.
 # The lease of a dead holder is free at once.
 LEASE_S = 420.0
-LATE_AFTER_S = 300.0  # an effect that fails for longer, or more often, raises an alarm
-LATE_AFTER_TRIES = 50
+OVERDUE_AFTER_S = (
+    300.0  # an effect that fails for longer, or more often, raises an alarm
+)
+OVERDUE_AFTER_TRIES = 50
 # Unexpected failures in a row after which an effect is isolated (leased without another one), and after which it
 # is parked.
 ISOLATED_AFTER, PARKED_AFTER = 2, 3
@@ -118,11 +120,11 @@ class OpenEffect:
 @dataclass(frozen=True, slots=True)
 class EffectAlarmSummary:
     """What an operator must know about the effects. `most_tries`, `longest_s` and
-    `last_error` are of the late ones.
+    `last_error` are of the overdue ones.
     """
 
     parked: int
-    late: int
+    overdue: int
     most_tries: int
     longest_s: float
     last_error: str | None
@@ -374,8 +376,8 @@ class Effects:
         """
         parameters = {
             "cluster": self._cluster,
-            "late_s": LATE_AFTER_S,
-            "late_tries": LATE_AFTER_TRIES,
+            "overdue_s": OVERDUE_AFTER_S,
+            "overdue_tries": OVERDUE_AFTER_TRIES,
         }
         with read_connection(self._engine) as connection:
             return EffectAlarmSummary(

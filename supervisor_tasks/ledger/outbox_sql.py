@@ -309,18 +309,18 @@ PARK = _returning(
     "parked_at",
 )
 
-# How many effects are parked; and how many are late, that is, fail for long and are
+# How many effects are parked; and how many are overdue, that is, fail for long and are
 # still tried, with their figures.
 ALARM_SUMMARY = text(
     """
     SELECT count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
-        count(*) FILTER (WHERE late) AS late,
-        COALESCE(max(attempts) FILTER (WHERE late), 0) AS most_tries,
-        COALESCE(max(EXTRACT(EPOCH FROM now() - failing_since)) FILTER (WHERE late), 0)::float8 AS longest_s,
-        (array_agg(last_error ORDER BY failing_since) FILTER (WHERE late))[1] AS last_error
+        count(*) FILTER (WHERE overdue) AS overdue,
+        COALESCE(max(attempts) FILTER (WHERE overdue), 0) AS most_tries,
+        COALESCE(max(EXTRACT(EPOCH FROM now() - failing_since)) FILTER (WHERE overdue), 0)::float8 AS longest_s,
+        (array_agg(last_error ORDER BY failing_since) FILTER (WHERE overdue))[1] AS last_error
     FROM (
-        SELECT *, parked_at IS NULL AND (attempts > :late_tries
-            OR failing_since < now() - :late_s * interval '1 second') AS late
+        SELECT *, parked_at IS NULL AND (attempts > :overdue_tries
+            OR failing_since < now() - :overdue_s * interval '1 second') AS overdue
         FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
     ) AS failing
     """

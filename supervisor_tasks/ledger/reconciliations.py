@@ -31,7 +31,7 @@ from supervisor_tasks.ledger.tables import FACTS, IS_OPEN, RECONCILIATIONS
 from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
 KEPT_READINGS = 4096  # of effects, definitions, top-ups and runs
-STALE_S = 60.0  # work that was not touched for so long is overdue
+STALE_S = 60.0  # work that no worker has touched for so long
 
 _JOBS = """
     SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,

@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 def check_alarms(context: WorkerContext) -> None:
-    """Raise alarms for effects that are parked or late, and for missing heartbeats.
+    """Raise alarms for effects that are parked or overdue, and for missing heartbeats.
 
     Also delete old callbacks about unknown jobs, and add up the counters.
     """

@@ -20,7 +20,7 @@ from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 
 MISSED_INTERVALS = 3  # after so many intervals without a run the fleet is unhealthy
 LEAST_S = 30.0  # a restart of a process is shorter
-OVERDUE_S = 60.0  # a due effect waits less while a worker serves its queue
+UNTAKEN_AFTER_S = 60.0  # a due effect waits less while a worker serves its queue
 # a worker looks at the chain at least so often (indexer/new_blocks.py)
 LOOKED_EVERY_S = 15.0
 
@@ -91,9 +91,9 @@ def problems(
         lines.append(
             "the gRPC process sends no heartbeat, and so no callback is taken: see whether it runs, and its log"
         )
-    if oldest_due_s > OVERDUE_S:
+    if oldest_due_s > UNTAKEN_AFTER_S:
         lines.append(
-            f"an effect has been due for {oldest_due_s:.0f} s, expected at most {OVERDUE_S:g} s: no worker takes it"
+            f"an effect has been due for {oldest_due_s:.0f} s, expected at most {UNTAKEN_AFTER_S:g} s: no worker takes it"
         )
     return lines
 

@@ -1,1 +1,1 @@
-"""What `job adopt` asks about another fleet, and the deletion of old rows."""
+"""What `job adopt` asks about another fleet."""

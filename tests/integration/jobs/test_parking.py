@@ -40,7 +40,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import LEASING_EFFECTS
 from supervisor_tasks.ledger.outbox import (
     ISOLATED_AFTER,
-    LATE_AFTER_TRIES,
+    OVERDUE_AFTER_TRIES,
     PARKED_AFTER,
     OpenEffect,
 )
@@ -235,7 +235,7 @@ def test_failure__over_a_file_that_is_missing__names_the_file(
     )
 
 
-def test_outage__of_any_length__is_never_parked_but_late(
+def test_outage__of_any_length__is_never_parked_but_overdue(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, 1, 2)
@@ -243,14 +243,14 @@ def test_outage__of_any_length__is_never_parked_but_late(
     def no_answer(_: Sequence[OpenEffect]) -> None:
         raise TransientError("SLURM does not answer")
 
-    for _ in range(LATE_AFTER_TRIES + 1):
+    for _ in range(OVERDUE_AFTER_TRIES + 1):
         assert len(look(ledger, no_answer)) == 2
         make_due(engine)
     watch_effects(ledger)
     (name, details), *more = alarms(ledger).items()
     assert (name, more) == (AlarmName.EFFECT_OVERDUE, [])
     assert (details["effects"], details["last_error"]) == (2, "SLURM does not answer")
-    assert details["tries"] == LATE_AFTER_TRIES + 1
+    assert details["tries"] == OVERDUE_AFTER_TRIES + 1
     assert len(look(ledger, lambda _: None)) == 2
     watch_effects(ledger)
     assert alarms(ledger) == {}

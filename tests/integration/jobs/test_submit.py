@@ -686,7 +686,7 @@ def test_submission__cut_off_again_and_again__is_parked_once_others_get_through(
     for _ in range(MAX_CUT_OFF_TRIES + 1):
         assert next_submission(submission_env, site, job) == ""
     summary = site.ledger.effects.alarm_summary()
-    assert (summary.parked, summary.late) == (0, 1)
+    assert (summary.parked, summary.overdue) == (0, 1)
     assert summary.longest_s > 300.0
     others_are_taken(submission_env, site)
     assert f"was cut off {MAX_CUT_OFF_TRIES + 2} times" in next_submission(

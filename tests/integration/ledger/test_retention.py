@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.deletion.old_rows import delete_old_rows
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.model import EffectKind
@@ -18,7 +19,6 @@ from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 from supervisor_tasks.ledger.retention import RUNS_KEPT, Retention
 from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
-from supervisor_tasks.recovery.old_rows import delete_old_rows
 from tests.support.old_rows import (
     CLUSTER,
     JOB,

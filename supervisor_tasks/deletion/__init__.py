@@ -1,0 +1,1 @@
+"""The deletion of old rows of the ledger."""
