@@ -20,7 +20,7 @@ WRITES = 10
 WRITE_TAKES_S = 0.005  # until it is on the disk; most disks need less
 # The start of a bare Python. The kernel does most of it: in some hours it takes twice
 # as long there while calculating takes as long as ever.
-STARTS = 4
+STARTS = 2
 START_TAKES_S = 0.01
 # waits are not prolonged more than this, so that a program that hangs is still reported
 SLOWEST = 6.0
