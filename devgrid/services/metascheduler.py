@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
@@ -180,7 +181,7 @@ class MetaScheduler:
         ]
 
 
-def follow(scheduler: MetaScheduler, url: str) -> None:
+def follow(scheduler: MetaScheduler, url: str) -> NoReturn:
     """Poll after each event that the scheduler reads, until the node's WebSocket ends.
     So it does nothing while nothing happens: six idle grids of a test run share two
     cores.
@@ -214,7 +215,7 @@ def main() -> None:
             follow(scheduler, scheduler.chain.ws_url)
         except (ChainError, OSError, TransientError, WebSocketException) as error:
             print(f"metascheduler: {error}", flush=True)
-        time.sleep(POLL_S)
+            time.sleep(POLL_S)  # until it connects again
 
 
 if __name__ == "__main__":

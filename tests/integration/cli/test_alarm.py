@@ -144,40 +144,13 @@ def test_alarm_silence__of_an_alarm__is_listed_recorded_and_ended(
         "--yes",
     )
     assert "no message of wallet_empty will be sent until" in said.stderr
-    run(
-        "alarm",
-        "silence",
-        "claims_full",
-        "--until",
-        "2001-01-01",
-        "--reason",
-        "x",
-        "--yes",
-        status=2,
-    )
-    run(
-        "alarm",
-        "silence",
-        "claims_full",
-        "--for",
-        "999999w",
-        "--reason",
-        "x",
-        "--yes",
-        status=2,
-    )
-    run("alarm", "silence", "claims_full", "--reason", "x", "--yes", status=2)
-    run(
-        "alarm",
-        "silence",
-        "no_such_alarm",
-        "--for",
-        "1h",
-        "--reason",
-        "x",
-        "--yes",
-        status=2,
-    )
+    for refused in (
+        ("claims_full", "--until", "2001-01-01"),
+        ("claims_full", "--for", "999999w"),
+        ("claims_full",),
+        ("no_such_alarm", "--for", "1h"),
+    ):
+        run("alarm", "silence", *refused, "--reason", "x", "--yes", status=2)
     run(
         "alarm",
         "silence",

@@ -31,6 +31,8 @@ from tests.support.operator_commands import (
     said,
 )
 
+AS_FAILED = ("--status", "FAILED", "--minutes", "0", "--reason", "x")
+
 
 def test_retry__one_effect__starts_again_from_its_first_attempt(
     run: Run, ledger: Ledger
@@ -200,17 +202,7 @@ def test_settle__slurm_took_it_after_all__is_cancelled(
 def test_settle__not_confirmed__changes_nothing(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     before = job_of(ledger, 1)
-    words = (
-        "job",
-        "settle",
-        job_id(1),
-        "--status",
-        "FAILED",
-        "--minutes",
-        "0",
-        "--reason",
-        "x",
-    )
+    words = ("job", "settle", job_id(1), *AS_FAILED)
     assert "--yes" in run(*words, status=4).stderr
     assert job_of(ledger, 1) == before
     run(*words, "--yes")
@@ -272,19 +264,7 @@ def test_settle__report_under_way__is_refused(run: Run, ledger: Ledger) -> None:
         JobChange(job_id(1), SlurmCompleted(ended)),
     )
     open_report(ledger, job_id(1))
-    refused = run(
-        "job",
-        "settle",
-        job_id(1),
-        "--status",
-        "FAILED",
-        "--minutes",
-        "0",
-        "--reason",
-        "x",
-        "--yes",
-        status=1,
-    )
+    refused = run("job", "settle", job_id(1), *AS_FAILED, "--yes", status=1)
     assert "0xabc" in refused.stderr
     (transaction,) = said(run("tx", "list", "--open", "-o", "json"))
     assert (transaction["nonce"], transaction["purpose"]) == (4, "report FINISHED")

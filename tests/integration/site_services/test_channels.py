@@ -50,24 +50,28 @@ from tests.support.receivers import MailReceiver, WebhookReceiver, mail_receiver
 TOKEN = "T0K3N-of-the-chat-4711"
 
 
+def server_context(certificates: Certificates) -> ssl.SSLContext:
+    """TLS of a mail server with this certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.cert, certificates.key)
+    return context
+
+
+def mail_to(address: str, certificates: Certificates) -> Mail:
+    """Mail by a server that wants TLS and a login."""
+    login = "fleet", "correct-horse"
+    return Mail(
+        address, SmtpSecurity.STARTTLS, SENDER, OPS, *login, certificates.ca, 5.0
+    )
+
+
 def test_mail__server_with_tls_and_login__takes_it(
     ledger: Ledger, certificates: Certificates
 ) -> None:
-    handler = MailReceiver()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.cert, certificates.key)
+    handler, context = MailReceiver(), server_context(certificates)
     ledger.alarms.on(ALARM, balance_wei=12)
     with mail_receiver(handler, tls=context, with_login=True) as address:
-        mail = Mail(
-            address,
-            SmtpSecurity.STARTTLS,
-            SENDER,
-            OPS,
-            "fleet",
-            "correct-horse",
-            certificates.ca,
-            5.0,
-        )
+        mail = mail_to(address, certificates)
         notify(ledger, Notifier({"mail": mail}, AT_ONCE))
     (got,) = handler.mails
     assert (got["Subject"], got["To"]) == ("[here] CRITICAL: wallet_empty", OPS)
@@ -86,21 +90,10 @@ def test_mail__server_with_tls_and_login__takes_it(
 def test_mail__wrong_password_or_authority_or_no_tls__error_omits_the_password(
     ledger: Ledger, certificates: Certificates, changes: dict[str, Any], error: str
 ) -> None:
-    handler = MailReceiver()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.cert, certificates.key)
+    handler, context = MailReceiver(), server_context(certificates)
     ledger.alarms.on(ALARM)
     with mail_receiver(handler, tls=context, with_login=True) as address:
-        mail = Mail(
-            address,
-            SmtpSecurity.STARTTLS,
-            SENDER,
-            OPS,
-            "fleet",
-            "correct-horse",
-            certificates.ca,
-            5.0,
-        )
+        mail = mail_to(address, certificates)
         notify(ledger, Notifier({"mail": replace(mail, **changes)}, AT_ONCE))
     assert handler.mails == []
     (message,) = messages(ledger)
