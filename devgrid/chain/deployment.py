@@ -32,12 +32,19 @@ def start_chain(processes: Processes, block_time_s: float | None = None) -> Chai
     "metascheduler" (which has its role). Without a block time each transaction is mined
     at once. Raises StartError or ChainError.
     """
-    rpc_url = f"http://127.0.0.1:{start_anvil(processes, block_time_s)}"
+    port = start_anvil(processes, block_time_s)
+    return deploy(processes.folder, f"http://127.0.0.1:{port}")
+
+
+def deploy(folder: Path, rpc_url: str) -> Chain:
+    """Deploy the contracts on a running chain, with an "admin" and a "metascheduler" of
+    their own, whose keys are in the folder. Raises ChainError.
+    """
     admin = random_account()
     addresses = ChainAddresses(
         *(_address_of(admin.address, nonce) for nonce in range(len(CONTRACTS)))
     )
-    chain = Chain(processes.folder, rpc_url, CHAIN_ID, addresses)
+    chain = Chain(folder, rpc_url, CHAIN_ID, addresses)
     chain.save_accounts({"admin": admin})
     chain.set_balance(admin, 10_000)
     _deploy(chain, admin, chain.new_account(role="metascheduler"))

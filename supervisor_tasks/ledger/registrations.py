@@ -163,9 +163,15 @@ class Registrations:
         stored = self._facts.read(REGISTRATION_STATUS)
         return None if stored is None else (stored.value, stored.age_s)
 
-    def record(self) -> RegistrationRecord:
-        """The stored record of the registration; an empty one if none is stored."""
-        return self._facts.get_or(REGISTRATION_RECORD, RegistrationRecord())
+    def record(self, registry: str) -> RegistrationRecord:
+        """The stored record of the registration; an empty one if none is stored, or
+        only one about another registry: on another contract, or for another wallet, the
+        provider has sent nothing and the grid has turned nothing down.
+        """
+        stored = self._facts.get(REGISTRATION_RECORD)
+        if stored is None or stored.registry != registry:
+            return RegistrationRecord(registry=registry)
+        return stored
 
     def store(self, record: RegistrationRecord) -> None:
         """Store the record of the registration."""

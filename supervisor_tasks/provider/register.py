@@ -109,7 +109,7 @@ def _inputs(context: WorkerContext, registrations: Registrations) -> Registratio
     """Collect what the decision needs. The worker looks at the transaction before the
     contract, so the contract shows all that was mined by then.
     """
-    offer, record = context.offer, registrations.record()
+    offer, record = context.offer, registrations.record(_registry(context))
     last_transaction = TransactionStatus()
     if record.idempotency_key:
         last_transaction = context.chain.account.transactions.status_of(
@@ -140,6 +140,11 @@ def _inputs(context: WorkerContext, registrations: Registrations) -> Registratio
         asked_to_measure=registrations.asked(MEASUREMENT_REQUESTED),
         registrar=_registrar(context),
     )
+
+
+def _registry(context: WorkerContext) -> str:
+    contract = context.chain.contract
+    return f"{contract.chain_id}:{contract.addresses.providers}:{contract.provider}"
 
 
 def _registrar(context: WorkerContext) -> Registrar | None:

@@ -95,7 +95,8 @@ class RegistrationRecord:
     """What the ledger remembers. `sent` is the digest of the offer that was sent last,
     by `idempotency_key`, for the `tries`th time, with the `operator` labels.
     `accepted` means that this offer has been in force. `approved` is the digest of the
-    offer that was last seen in force; it is empty when that is over.
+    offer that was last seen in force; it is empty when that is over. `registry` names
+    the chain, the provider contract and the provider that all this is about.
     """
 
     sent: str = ""
@@ -105,6 +106,7 @@ class RegistrationRecord:
     operator: Mapping[str, str] = field(default_factory=dict)
     approved: str = ""
     rejected: tuple[str, ...] = ()
+    registry: str = ""
 
 
 @dataclass(frozen=True, slots=True)

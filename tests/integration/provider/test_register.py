@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 from devgrid.chain.chain import Chain
-from devgrid.chain.deployment import start_chain
+from devgrid.chain.deployment import deploy, start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
@@ -28,7 +29,7 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.benchmarks import BenchmarkResult
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES as NODES_SEEN
-from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD, Registrations
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
@@ -266,6 +267,32 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(
     shown = scenario.supervisor("show")
     for words in ("changing, for", "are allowed", "GPU, credits/min", "label zone"):
         assert words in shown
+
+
+def test_register__another_contract_or_wallet__registers_there_without_an_alarm(
+    scenario: RegistrationScenario, tmp_path: Path
+) -> None:
+    scenario.look()
+    scenario.chain.admin.approve_provider(scenario.provider.address)
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.APPROVED
+
+    successor = deploy(tmp_path, scenario.chain.rpc_url)
+    scenario.restart(METASCHEDULER_SMART_CONTRACT=successor.addresses.metascheduler)
+    scenario.look()
+    assert successor.providers.waits_for_approval(scenario.provider.address)
+    assert scenario.status() is RegistrationStatus.WAITING
+    assert scenario.alarms() == set()
+    successor.admin.approve_provider(scenario.provider.address)
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.APPROVED
+
+    other = scenario.chain.new_account()
+    scenario.restart(ETH_PRIVATE_KEY=other.private_key)
+    scenario.look()
+    assert successor.providers.waits_for_approval(other.address)
+    assert scenario.status() is RegistrationStatus.WAITING
+    assert scenario.alarms() == set()
 
 
 def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(
@@ -656,7 +683,8 @@ def test_measure__worker_dies_after_asking__the_same_is_not_measured_again(
     measured: RegistrationScenario,
 ) -> None:
     """The record of the registration is as it was before."""
-    before = measured.facts.record()
+    before = measured.ledger.facts.get(REGISTRATION_RECORD)
+    assert before is not None
     show(measured, FEWER)
     measured.facts.store(before)
     measure_on(measured, FEWER, 50.0)
