@@ -78,7 +78,8 @@ def upgrade(
     Several of these commands may run at once: they take turns. A fleet may work
     meanwhile: the command waits for a lock on a table for 1.5 s at most. If a long
     transaction holds a table, the command fails after five tries; run it again to
-    continue.
+    continue. Tables of a newer release stay as they are: the command ends with status
+    1, and with --log with 0, because a fleet of the release before works with them.
 
     Example: supervisor db upgrade --wait-s 60 --yes
     """
@@ -91,7 +92,14 @@ def upgrade(
     _tell_target(cli, url, as_log=as_log)
     # after that, the upgrade reports the error
     _missing_after(lambda: _missing_login(url), wait_s, as_log=as_log)
-    will = _will(url, revision(url))
+    try:
+        will = _will(url, revision(url))
+    except UnknownRevisionError as error:
+        if not as_log:
+            raise
+        # a process of the release before starts again: it works with the newer tables
+        log.info("tables_newer", found=str(error))
+        return
     if will:
         if as_log:
             log.info("tables_upgrade_begins", change=will)

@@ -38,6 +38,18 @@ def other_database(migrated_ledger: tuple[Engine, dict[str, str]]) -> Iterator[s
         connection.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
 
 
+def as_at_revision(found: str | None, url: str) -> None:
+    """Give an empty database the revision alone, without any table."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
+        if found is not None:
+            connection.execute(
+                text("INSERT INTO alembic_version VALUES (:found)"), {"found": found}
+            )
+    engine.dispose()
+
+
 def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
     migrated_ledger: tuple[Engine, dict[str, str]], other_database: str
 ) -> None:
@@ -127,6 +139,25 @@ def test_db_upgrade__as_a_process_of_the_fleet__tells_it_in_lines_of_the_log(
     assert f"up to {newest_revision()}" in begins["change"]
     assert (done["before"], done["after"]) == (None, newest_revision())
     assert supervisor("db", "upgrade", "--log", env=environment).exit_code == 2
+
+
+def test_db_upgrade__tables_of_a_newer_release__stay_and_a_fleet_may_start(
+    migrated_ledger: tuple[Engine, dict[str, str]], other_database: str
+) -> None:
+    """A process of the release before starts again after an upgrade."""
+    environment = migrated_ledger[1] | {"DATABASE_URL": other_database}
+    as_at_revision("9999", other_database)
+    ended = subprocess.run(
+        [sys.executable, "-m", "supervisor_tasks.cli", "run", "migrate"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=deadline(90),
+        check=True,
+    )
+    events = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
+    assert events == ["tables_checked", "tables_newer"]
+    assert revision(other_database) == "9999"
 
 
 def upgraded_from(revision: str, url: str, environment: dict[str, str]) -> Result:
@@ -222,14 +253,7 @@ def test_db_wait__by_the_revision__is_content_with_newer_tables_only(
     migrated_ledger: tuple[Engine, dict[str, str]],
     other_database: str,
 ) -> None:
-    engine = create_engine(other_database)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
-        if found is not None:
-            connection.execute(
-                text("INSERT INTO alembic_version VALUES (:found)"), {"found": found}
-            )
-    engine.dispose()
+    as_at_revision(found, other_database)
     result = supervisor(
         "db",
         "wait",
