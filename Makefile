@@ -18,6 +18,7 @@ setup: packages $(VENV)/.ready node_modules/.ready protos ## install everything 
 	@echo "setup: ready"
 
 packages: ## install the Debian packages that are missing, without starting any service
+	@devgrid/install-packages.sh plugins/packages.txt
 	@devgrid/install-packages.sh packages.txt $(if $(shell command -v npm),,nodejs npm)
 
 $(VENV)/.ready: requirements-dev.txt pyproject.toml setup.py | packages
@@ -40,7 +41,8 @@ protos: $(PROTOS:.proto=_pb2.py) ## build the Python code of the .proto files
 contracts: setup ## compile the Solidity contracts and write their ABI
 	@node devgrid/contracts/build.mjs
 
-plugins: packages ## build SLURM's side into build/plugins: the hooks and the SPANK plugin
+plugins: ## build SLURM's side into build/plugins: the hooks and the SPANK plugin
+	@devgrid/install-packages.sh plugins/packages.txt
 	@plugins/build.sh build/plugins
 	@echo "plugins: build/plugins; see plugins/README.md"
 

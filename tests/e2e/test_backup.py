@@ -104,6 +104,7 @@ class Site:
                 hide_password=False
             ),
             "BACKUPS": str(self.backups),
+            "UNIT": "grid-supervisor.target",
             "PGDATA": str(self.data),
             **variables,
         }

@@ -48,6 +48,7 @@ class Site:
             "LEDGER": "postgresql://",
             "PGDATA": str(self.data),
             "BACKUPS": str(self.backups),
+            "UNIT": "grid-supervisor.target",
             **variables,
         }
         return subprocess.run(["sh", "-c", commands], env=given, check=False).returncode

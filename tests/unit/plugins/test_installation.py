@@ -8,12 +8,14 @@ from devgrid import REPOSITORY
 
 README = (REPOSITORY / "plugins" / "README.md").read_text()
 COPIES = re.search(
-    r"^make plugins .*\n(.*? /opt/supervisor/?)(?:;|$)", README, re.MULTILINE
+    r"^plugins/build.sh build/plugins .*\n(.*? /opt/supervisor/?)(?:;|$)",
+    README,
+    re.MULTILINE,
 )
 
 
 def built(clone: Path, release: str) -> None:
-    """What `make plugins` leaves, with the release as the text of each program."""
+    """What `plugins/build.sh build/plugins` leaves, with the release as the text of each program."""
     folder = clone / "build" / "plugins"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("supervisor-hook", "spank_supervisor.so"):
