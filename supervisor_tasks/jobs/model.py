@@ -201,7 +201,9 @@ class TopUp:
 class Job:
     """A job as the ledger knows it.
 
-    On chain: `claim_key` names the claim (transaction hash, and which of its logs).
+    On chain: `claim_key` names the claim (transaction hash, and which of its logs), and
+    `claim_position` is its place (block, log index): `time_limit_min` contains the
+    minutes of all top-ups before it.
     `chain_position` is the place (block, log index) of the contract's last event about
     the job: an earlier event that arrives later is void. `last_event_block` is the
     highest block with an event about the job: a reorganisation of that block puts the
@@ -225,6 +227,7 @@ class Job:
     time_limit_min: int
     state: State = State.CLAIMED
     chain_status: ChainStatus = ChainStatus.SCHEDULED
+    claim_position: tuple[int, int] = (0, 0)
     chain_position: tuple[int, int] = (0, 0)
     last_event_block: int = 0
     reorg_deadline_block: int | None = None

@@ -57,6 +57,7 @@ def claimed_again(job: Job, event: Claimed) -> Next:
     again = replace(
         job,
         claim_key=event.claim_key,
+        claim_position=event.at,
         chain_position=event.at,
         chain_status=ChainStatus.SCHEDULED,
         time_limit_min=event.time_limit_min,
@@ -93,6 +94,8 @@ def _without_lost_events(job: Job, event: Reorganised) -> Job:
         top_ups = tuple(_doubted(top_up, event.fork) for top_up in job.top_ups)
     rewound = replace(
         job,
+        # a claim above the fork may come back in an earlier block, before its top-ups
+        claim_position=min(job.claim_position, (event.fork, LAST_LOG)),
         chain_position=(event.seen, LAST_LOG),
         last_event_block=event.seen,
         top_ups=top_ups,

@@ -192,6 +192,7 @@ def _begin(event: Claimed) -> Next:
         claim_key=event.claim_key,
         definition=event.definition,
         time_limit_min=event.time_limit_min,
+        claim_position=event.at,
         chain_position=event.at,
     )
     problem = validation_error(event.definition, event.time_limit_min)
@@ -657,6 +658,10 @@ def _cancelled_in_slurm(job: Job, _: CancelRequested) -> Next:
 
 def _is_a_new_top_up(job: Job, event: ToppedUp) -> bool:
     if is_final(job):
+        return False
+    if event.at is not None and event.at < job.claim_position:
+        # The scan reads it again, or late: the job was given back and claimed again
+        # since, and the minutes of the new claim contain it.
         return False
     for top_up in job.top_ups:
         if top_up.key == event.key:

@@ -48,6 +48,8 @@ JOBS = Table(
     Column("time_limit_min", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("chain_status", SmallInteger, nullable=False),
+    Column("claim_block", BigInteger, server_default=text("0"), nullable=False),
+    Column("claim_log_index", BigInteger, server_default=text("0"), nullable=False),
     Column("chain_block", BigInteger, nullable=False),
     Column("chain_log_index", BigInteger, nullable=False),
     Column("last_event_block", BigInteger, server_default=text("0"), nullable=False),

@@ -312,6 +312,7 @@ def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(
         3,
     )
     assert job.status_message == "why"
+    assert job.claim_position == (0, 0)  # each of its top-ups counts
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     assert (effect.generation, effect.lease_token) == (2, 6)
     assert (effect.unexpected_failures, effect.contract_rejections) == (1, 4)

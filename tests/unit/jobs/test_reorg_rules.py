@@ -306,6 +306,34 @@ def test_given_back__after_a_top_up_and_claimed_again__has_the_minutes_of_the_cl
     assert job.limit_min == 15
 
 
+@pytest.mark.parametrize("in_slurm", [(), (Submitted(SlurmId(7)),)])
+@pytest.mark.parametrize("read_before", [(), (ToppedUp("tx:1", 5, (5, 0)),)])
+def test_topped_up__before_the_claim_in_force__is_in_its_minutes_already(
+    in_slurm: tuple[Event, ...], read_before: tuple[Event, ...]
+) -> None:
+    """The scan reads the log again, or reads it for the first time."""
+    given_back = (
+        CLAIM,
+        *read_before,
+        ChainStatusObserved(ChainStatus.PENDING, (5, 1)),
+        *in_slurm,
+    )
+    claimed_again = replace(CLAIM, at=(12, 0), time_limit_min=15)
+    again = ToppedUp("tx:1", 5, (5, 0))
+    job, effects = lived(*given_back, claimed_again, again)
+    assert (job.limit_min, effects) == (15, set())
+    later, _ = advance(job, ToppedUp("tx:2", 3, (12, 1)))
+    assert later is not None
+    assert later.limit_min == 18
+
+
+def test_topped_up__after_a_claim_that_came_back_in_an_earlier_block__counts() -> None:
+    claim = replace(CLAIM, at=(12, 0))
+    back = reorganised(ChainStatus.SCHEDULED, ours=True, fork=9, until=30)
+    job, _ = lived(claim, back, ToppedUp("tx:1", 5, (11, 0)))
+    assert job.limit_min == 15
+
+
 def test_chain_status__below_ours_and_without_a_place__is_left_to_the_scan() -> None:
     job, effects = lived(*TO_RUNNING, ChainStatusObserved(ChainStatus.META_SCHEDULED))
     assert (job.state, effects) == (State.RUNNING, set())
