@@ -7,17 +7,12 @@ compared. All decisions go through the ledger's `record`, where `advance` makes 
 final decision: a job that has moved meanwhile stays as it is.
 """
 
-from collections.abc import Sequence
-
 import structlog
 
 from supervisor_tasks.alarms.alarm_names import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.exclusive_run import run_exclusive
-from supervisor_tasks.ledger.advisory_locks import advisory_lock
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
-from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.lock_names import cluster_lock
+from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.switch_names import STATE_LOST, Switch, is_pause_of_sweep
 from supervisor_tasks.reconciliation import backfill
@@ -27,12 +22,9 @@ from supervisor_tasks.reconciliation.foreign_jobs import (
     update_foreign_job_alarm,
     update_unchecked_token_alarm,
 )
-from supervisor_tasks.reconciliation.rules import (
-    Discrepancy,
-    find_discrepancies,
-    of_kind,
-)
-from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, foreign
+from supervisor_tasks.reconciliation.recording import record_discrepancies
+from supervisor_tasks.reconciliation.rules import find_discrepancies
+from supervisor_tasks.reconciliation.snapshot import Snapshot, foreign
 from supervisor_tasks.reconciliation.source_outages import (
     unreachable_since,
     update_unreachable_alarm,
@@ -44,7 +36,6 @@ from supervisor_tasks.reconciliation.sweep_report import ReconciliationReport
 
 log = structlog.get_logger()
 
-RECORDED_AT_ONCE = 500
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 
 
@@ -80,8 +71,7 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     with report.timed("comparing"):
         discrepancies = find_discrepancies(snapshot)
     with report.timed("recording"):
-        _record(context.ledger, discrepancies)
-        _read_again(context.ledger, snapshot, discrepancies)
+        record_discrepancies(context.ledger, snapshot, discrepancies)
         slurm_answered = snapshot.slurm is not None
         all_matched = slurm_answered and snapshot.historical_matches is not None
         if read_since is not None and all_matched:
@@ -111,34 +101,6 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     )
     log.info("reconciliation_finished", **{name: document[name] for name in IN_THE_LOG})
     return False
-
-
-def _record(ledger: Ledger, discrepancies: Sequence[Discrepancy]) -> None:
-    changes = list[JobChange]()
-    for discrepancy in discrepancies:
-        for event in discrepancy.events:
-            changes.append(JobChange(discrepancy.job_id, event))
-    for start in range(0, len(changes), RECORDED_AT_ONCE):
-        ledger.record(*changes[start : start + RECORDED_AT_ONCE])
-
-
-def _read_again(
-    ledger: Ledger, snapshot: Snapshot, discrepancies: Sequence[Discrepancy]
-) -> None:
-    """Set the scan back to the claims of the jobs that were taken in, so that it reads
-    their cancellations and top-ups. Reading other jobs' events a second time changes
-    nothing.
-    """
-    taken_in = of_kind(discrepancies, DiscrepancyKind.NEVER_SEEN)
-    if not taken_in:
-        return
-    first = min(snapshot.claims[discrepancy.job_id].at[0] for discrepancy in taken_in)
-    with advisory_lock(ledger.engine, cluster_lock(ledger.cluster, "scan")):
-        scanned = ledger.cursors.of(CONTRACT_STREAM)
-        if scanned is None or scanned[0] < first:
-            return
-        with ledger.engine.begin() as connection:
-            ledger.cursors.set(connection, CONTRACT_STREAM, first - 1, "")
 
 
 def _pause_submissions(ledger: Ledger, snapshot: Snapshot) -> None:
