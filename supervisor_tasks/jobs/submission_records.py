@@ -5,7 +5,6 @@ for a job cannot be known, an exception is in its place.
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from math import inf
 from operator import attrgetter
 
 from supervisor_tasks.context import WorkerContext
@@ -16,6 +15,7 @@ from supervisor_tasks.jobs.per_job_results import (
     required,
     result_or_error,
 )
+from supervisor_tasks.ledger.journal import Journal
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import SlurmRecords
 from supervisor_tasks.slurm_lookup.plausible_callbacks import plausible_ids
@@ -76,7 +76,7 @@ def listed_of(
     answer; a retry helps.
     """
     found = context.slurm.cluster.search.find(customer, ages, context.ledger.owners)
-    return _in_slurm(context, found, ages, listed=True)
+    return relevant_records(context.ledger.journal, found, listed=True)
 
 
 def _accounted(
@@ -86,30 +86,32 @@ def _accounted(
         dict.fromkeys(ages, customer), ages
     )
     all_found = {job_id: found.get(job_id, []) for job_id in ages}
-    return _in_slurm(context, all_found, ages, listed=False)
+    return relevant_records(context.ledger.journal, all_found, listed=False)
 
 
-def _in_slurm(
-    context: WorkerContext,
+def relevant_records(
+    journal: Journal,
     found: Mapping[JobId, Sequence[JobRecord] | Exception],
-    ages: Ages,
     *,
     listed: bool,
 ) -> dict[JobId, SlurmRecords | Exception]:
     """What SLURM has of each job. SLURM jobs that a node could not start, and those of
-    a rejection that the ledger has recorded since, are over, and count as nothing.
+    a rejection that the ledger has recorded, are over, and count as nothing.
+
+    A rejection that the ledger has recorded ended its claim, so its record says nothing
+    of the present submission, whose answer may still come. If SLURM has rejected that
+    one too, the job is submitted once more, and the answer says so.
     """
-    failed = context.ledger.journal.failed_launches(found)
-    rejected = context.ledger.journal.ages(found, SubmitRejected)
+    failed = journal.failed_launches(found)
+    rejected = journal.ages(found, SubmitRejected)
     results = dict[JobId, SlurmRecords | Exception]()
     for job_id, seen in found.items():
         if isinstance(seen, Exception):
             results[job_id] = seen
             continue
         records = SlurmRecords(sorted(seen, key=attrgetter("slurm_id")), listed)
-        rejected_ago_s = rejected.get(job_id, [inf])[0]
         results[job_id] = records.without(
-            failed.get(job_id, ()), rejections=rejected_ago_s <= ages[job_id]
+            failed.get(job_id, ()), rejections=job_id in rejected
         )
     return results
 
