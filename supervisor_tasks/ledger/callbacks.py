@@ -225,7 +225,7 @@ class CallbackReader:
         query = (
             select(CALLBACKS)
             .where(CALLBACKS.c.cluster == self._cluster, about)
-            .order_by(CALLBACKS.c.id)
+            .order_by(CALLBACKS.c.received_at, CALLBACKS.c.id)
         )
         found: dict[JobId, list[CallbackSeen]] = {job_id: [] for job_id in slurm_ids}
         with read_connection(self._engine) as connection:

@@ -5,16 +5,19 @@ This module imports nothing: SQLAlchemy would take that process 20 MB.
 
 # Fails where the database does not answer, or has no table of callbacks.
 TRY = "SELECT 1 FROM callbacks LIMIT 1"
-# A repeat makes no second row. A repeat with a proof makes a row without one proven. A
-# repeat about a job that is not ours, without a new proof, does not mark the row
-# unread. Otherwise the ledger would keep the row for as long as a stranger repeats it.
-# Nor does a repeat without a proof mark a proven row unread: a worker would believe it.
+# A repeat makes no second row. A repeat with a proof makes a row without one proven.
+# A repeat about a job that is not ours, without a new proof, does not mark the row
+# unread. Otherwise the ledger would keep the row for as long as a stranger repeats
+# it. A row that becomes proven was received when its proof came: a customer who knows
+# what the hook will report can send a copy of it beforehand. Nor does a repeat
+# without a proof mark a proven row unread: a worker would believe it.
 _INSERT = "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof, unknown_job)"
 _NOW_PROVEN = "(excluded.proof = 'proven' AND callbacks.proof <> 'proven')"
 _REPEAT = f"""
     ON CONFLICT ON CONSTRAINT callbacks_content DO UPDATE SET read_at = NULL,
         proof = CASE WHEN {_NOW_PROVEN} THEN excluded.proof ELSE callbacks.proof END,
-        peer = CASE WHEN {_NOW_PROVEN} THEN excluded.peer ELSE callbacks.peer END
+        peer = CASE WHEN {_NOW_PROVEN} THEN excluded.peer ELSE callbacks.peer END,
+        received_at = CASE WHEN {_NOW_PROVEN} THEN now() ELSE callbacks.received_at END
     WHERE {_NOW_PROVEN}
         OR (callbacks.read_at < now() - %(again_s)s * interval '1 second'
             AND NOT (callbacks.unknown_job OR excluded.unknown_job)

@@ -29,8 +29,11 @@ from plugins import proof
 from plugins.channel import SupervisorTarget, open_channel
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.ledger.callbacks import CallbackReader
 from supervisor_tasks.ledger.heartbeats import REPORTER
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from tests.support.ports import (
     CallbackSite,
     Port,
@@ -269,6 +272,35 @@ def test_repeat__within_five_minutes__changes_nothing(
         ask(question, metadata=entries, timeout=deadline(10))
     wait_for_next_heartbeat(site, "strict")
     assert signs(site, REPORTER) == 0
+
+
+def test_copy__sent_before_the_hooks_own_callback__takes_nothing_from_its_proof(
+    site: CallbackSite, lenient_port: Port, key_file: Path
+) -> None:
+    """The customer knows how long his job will sleep, and sends its end when it begins.
+    An end counts if the job can have run so long before it was received.
+    """
+    key, job_id = proof.read_key(key_file), random_job_id()
+    site.insert_job(job_id, 7, cluster="lenient")
+    ends = [
+        messages.SetJobStatusRequest(
+            name=job_id, id=7, status=messages.JOB_STATUS_FINISHED, duration=seconds
+        ).SerializeToString()
+        for seconds in (3600, 3601)
+    ]
+    with grpc.insecure_channel(lenient_port.address) as channel:
+        assert [answer_with_metadata(channel, raw, ()) for raw in ends] == [OK] * 2
+        site.do("UPDATE callbacks SET received_at = now() - interval '1 hour'")
+        assert answer_with_metadata(channel, ends[0], sealed(key, ends[0])) is OK
+    callbacks = CallbackReader(
+        site.engine, "lenient", PeriodicRuns(site.engine, "lenient")
+    )
+    seen = callbacks.about({JobId(job_id): SlurmId(7)})[JobId(job_id)]
+    assert [(one.duration_s, one.proven) for one in seen] == [
+        (3601, False),
+        (3600, True),
+    ]
+    assert seen[1].received_s - seen[0].received_s > 3500
 
 
 def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unproven(
