@@ -281,6 +281,21 @@ class CallbackReader:
         """
         return self._jobs_reported(slurm_ids, statuses, CALLBACKS.c.proof == PROVEN)
 
+    def jobs_proven_under_any_id(
+        self, job_ids: Collection[JobId], statuses: Collection[int]
+    ) -> set[JobId]:
+        """As `jobs_proven_as`, for jobs whose SLURM ids are not known."""
+        if not job_ids:
+            return set()
+        query = select(CALLBACKS.c.job_id).where(
+            CALLBACKS.c.cluster == self._cluster,
+            CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+            CALLBACKS.c.status.in_(list(statuses)),
+            CALLBACKS.c.proof == PROVEN,
+        )
+        with read_connection(self._engine) as connection:
+            return set(connection.scalars(query))
+
     def _jobs_reported(
         self,
         slurm_ids: Mapping[JobId, SlurmId],

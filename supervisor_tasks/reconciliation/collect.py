@@ -3,7 +3,7 @@ missing jobs the sweep also asks accounting, and searches for any other trace of
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import ENDED
@@ -97,10 +97,10 @@ def collect_snapshot(
         snapshot = snapshot.changed(
             traces=find_traces(context, snapshot, booted, report)
         )
-    with_ids = _missing_for_long(snapshot)
+    missing = _missing_for_long(snapshot)
     snapshot = snapshot.changed(
-        recently_reported=_recently_reported(ledger, snapshot, with_ids),
-        proven_ends=frozenset(ledger.callbacks.jobs_proven_as(with_ids, ENDED)),
+        recently_reported=_recently_reported(ledger, snapshot, missing),
+        proven_ends=_proven_ends(ledger, missing),
     )
     return snapshot, read_since
 
@@ -140,22 +140,32 @@ def _confirmed_lookups(
     }
 
 
-def _missing_for_long(snapshot: Snapshot) -> dict[JobId, SlurmId]:
-    """The SLURM ids of the jobs that would count as lost."""
-    slurm_ids = dict[JobId, SlurmId]()
-    for job in snapshot.missing:
-        if job.slurm_id is not None and absence_confirmed(job, snapshot):
-            slurm_ids[job.job_id] = job.slurm_id
-    return slurm_ids
+def _missing_for_long(snapshot: Snapshot) -> list[JobSummary]:
+    """The jobs that would count as lost. One that a restored ledger has taken over has
+    no SLURM id if SLURM had forgotten it by then.
+    """
+    return [job for job in snapshot.missing if absence_confirmed(job, snapshot)]
+
+
+def _slurm_ids(jobs: Sequence[JobSummary]) -> dict[JobId, SlurmId]:
+    return {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
+
+
+def _proven_ends(ledger: Ledger, missing: Sequence[JobSummary]) -> frozenset[JobId]:
+    """The missing jobs whose end a hook of ours has proven."""
+    without_ids = [job.job_id for job in missing if job.slurm_id is None]
+    proven = ledger.callbacks.jobs_proven_as(_slurm_ids(missing), ENDED)
+    proven |= ledger.callbacks.jobs_proven_under_any_id(without_ids, ENDED)
+    return frozenset(proven)
 
 
 def _recently_reported(
-    ledger: Ledger, snapshot: Snapshot, slurm_ids: Mapping[JobId, SlurmId]
+    ledger: Ledger, snapshot: Snapshot, missing: Sequence[JobSummary]
 ) -> frozenset[JobId]:
     """The missing jobs for which an end has come in since the ledger was read, or not
     long before. The POLL_SLURM effect decides whether that end can be true. The sender
     of a false callback may have slowed that effect down.
     """
     return frozenset(
-        ledger.callbacks.jobs_reported_as(slurm_ids, ENDED, snapshot.grace_s)
+        ledger.callbacks.jobs_reported_as(_slurm_ids(missing), ENDED, snapshot.grace_s)
     )

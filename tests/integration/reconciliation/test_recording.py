@@ -50,7 +50,7 @@ def cursor_that_cannot_be_written(ledger: Ledger) -> Iterator[None]:
             connection.execute(text("DROP FUNCTION refuse()"))
 
 
-def test_record_discrepancies__jobs_new_to_the_ledger__are_there_with_the_scan_set_back(
+def test_record_discrepancies__jobs_are_new__are_there_with_the_scan_set_back(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the scan is not set back, no later sweep does it: the jobs are known then, and

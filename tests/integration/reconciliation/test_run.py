@@ -65,6 +65,7 @@ CALLBACK = """
     INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at)
     VALUES (:cluster, :job_id, :slurm_id, 3, 0, 0, 'a test', now() - CAST(:ago AS interval))
     """
+PROOF = "UPDATE callbacks SET proof = :proof, status = 7, read_at = now() WHERE job_id = :job_id"
 
 
 @pytest.fixture(scope="module")
@@ -319,6 +320,25 @@ def test_sweep__a_side_cannot_be_seen__the_other_is_compared_and_tried_again_soo
         assert "found no address of this provider" in report["unseen"]["chain"]
 
 
+def listed_by_a_steady_slurm(
+    grid: Grid, site: WorkerContext, silent_s: float = 3 * 3600.0
+) -> int:
+    """The id of a job that SLURM lists, so that it has not lost everything. slurmctld
+    was silent for so long before its start, and is up for long enough.
+    """
+    cluster = site.slurm.cluster
+    controller = cluster.site.controller()
+    record_controller_start(site.ledger, controller, silent_s, cluster.clock.now_s())
+    other = sbatch_without_the_fleet(grid, grid.new_customer().address)
+    booted_s = int(controller.booted)
+    wait_until(
+        lambda: cluster.clock.now_s() > booted_s + GRACE_S,
+        "slurmctld to be up for long enough",
+        PATIENCE_S,
+    )
+    return other
+
+
 @pytest.mark.parametrize("was_saved", [False, True])
 def test_sweep__waiting_jobs_are_gone__what_is_left_of_each_decides(
     grid: Grid, was_saved: bool
@@ -328,19 +348,8 @@ def test_sweep__waiting_jobs_are_gone__what_is_left_of_each_decides(
     # slurmctld did not answer before its start: it saved nothing meanwhile
     silent_s = 0.0 if was_saved else 3 * 3600.0
     with worker_of(grid, **settings) as site:
-        cluster = site.slurm.cluster
-        controller = cluster.site.controller()
-        record_controller_start(
-            site.ledger, controller, silent_s, cluster.clock.now_s()
-        )
-        # SLURM lists this one: it has not lost everything
-        other = sbatch_without_the_fleet(grid, grid.new_customer().address)
-        booted_s = int(controller.booted)
-        wait_until(
-            lambda: cluster.clock.now_s() > booted_s + GRACE_S,
-            "slurmctld to be up for long enough",
-            PATIENCE_S,
-        )
+        other = listed_by_a_steady_slurm(grid, site, silent_s)
+        booted_s = int(site.slurm.cluster.site.controller().booted)
         taken_later = gone(grid, site, 1, booted_s + 1)
         often_forgotten = gone(
             grid, site, 2, booted_s - 7200, *["SubmissionLostBySlurm"] * 3
@@ -357,6 +366,25 @@ def test_sweep__waiting_jobs_are_gone__what_is_left_of_each_decides(
         else:
             assert decided == [["lost"], ["needs_operator"], ["lost"]]
             assert alarm.details["some"] == [often_forgotten]
+        slurm_of(grid).run("scancel", str(other))
+
+
+def test_sweep__hook_proved_the_end_of_a_job_without_an_id__the_operator_decides(
+    grid: Grid,
+) -> None:
+    """A restored ledger has taken the jobs over after SLURM had forgotten them."""
+    settings = {"SLURM_ACCOUNTING": "true", "SLURM_SACCT_PATH": "/bin/true"}
+    with worker_of(grid, **settings) as site:
+        other = listed_by_a_steady_slurm(grid, site)
+        jobs = [
+            new_job(grid, site, State.RUNNING, ChainStatus.RUNNING) for _ in range(2)
+        ]
+        for job, proof in zip(jobs, ("proven", "unproven"), strict=True):
+            execute(site, CALLBACK, job_id=job, slurm_id=910_004, ago="1 hour")
+            execute(site, PROOF, job_id=job, proof=proof)
+        report = swept_again(site)
+        assert [found(report, job) for job in jobs] == [["needs_operator"], ["lost"]]
+        assert site.ledger.jobs(jobs)[jobs[0]].state is State.RUNNING
         slurm_of(grid).run("scancel", str(other))
 
 
