@@ -125,8 +125,9 @@ def test_compose__rules_of_prometheus__link_to_the_sites_pages(tmp_path: Path) -
     (script,) = service["command"]
     made = tmp_path / "rules.yaml"
     given = {
+        "/tmp/": f"{tmp_path}/",
         "/etc/prometheus/rules.yaml": str(CHART_FILES / "rules.yaml"),
-        "/tmp/rules.yaml": str(made),
+        "/etc/prometheus/prometheus.yaml": str(MONITORING / "prometheus.yaml"),
         "$$": "$",
     }
     for before, after in given.items():
@@ -136,6 +137,7 @@ def test_compose__rules_of_prometheus__link_to_the_sites_pages(tmp_path: Path) -
     site = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "RUNBOOK_URL": "https://docs.example.org/alarms/",
+        "ALERTMANAGER_URL": "",
     }
     done = subprocess.run(
         [*service["entrypoint"], script],
