@@ -2,7 +2,8 @@
 # The files of compose.yaml's secrets: passwords are made, keys are left empty for you to fill. What is there already stays.
 # With a word, those of a further cluster: ./new-secrets.sh second
 #
-# Only you and root enter the folder; the files in it can be read by all, as containers read them as other users.
+# Only you and root enter the folder; the files in it can be read by all, as containers read them as other users. So can those that
+# compose.yaml mounts from this clone, which has them as your umask says.
 set -eu
 cd "$(dirname "$0")"
 cluster=${1:-}
@@ -23,7 +24,8 @@ folder files 755
 if [ -n "$cluster" ]; then folder "secrets/$cluster" 700; folder "files/$cluster" 755; fi
 into=secrets${cluster:+/$cluster}
 for name in $keys; do keep "$into/$name" ""; done
-if [ ! -e "files${cluster:+/$cluster}/known_hosts" ]; then : >"files${cluster:+/$cluster}/known_hosts"; fi
+keep "files${cluster:+/$cluster}/known_hosts" ""
+chmod a+r monitoring/*.yaml helm/grid-supervisor/files/*
 if [ -n "$cluster" ]; then exit; fi
 
 for name in postgres_password redis_password grafana_password flower_password; do keep "secrets/$name" "$(openssl rand -hex 24)"; done
