@@ -42,12 +42,14 @@ EACH_NIGHT, RESTORE = re.findall(
     r"^```\n(.*?)^```", BACK_UP.partition("## With compose")[2], re.M | re.S
 )
 RUN, DOWN = PAGE.split("**Taking it down.**")
+DOWN, _ = DOWN.split("**Move to another host.**")
 IN_BEAT = re.compile(
     r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", re.M
 )
 LOOKS = IN_BEAT.findall(RUN)
-PAUSE, LIST = IN_BEAT.findall(DOWN)
+PAUSE, LIST, RESUME = IN_BEAT.findall(DOWN)
 (TAKE_DOWN,) = re.findall(r"^docker compose (.* down)$", DOWN, re.M)
+(UP_AGAIN,) = re.findall(r"^docker compose (up .*)$", DOWN, re.M)
 PROFILE = ("--profile", "monitoring")
 SCRAPED = {
     ("ledger", "metrics"): "up",
@@ -417,6 +419,11 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
     assert job_id not in in_beat(stack, f"{LIST} -o name")
     stack.compose(*TAKE_DOWN.split(), timeout_s=600)
     assert stack.containers("worker-chain") == []
+    stack.compose(*UP_AGAIN.split())
+    stack.wait_for_health(*FLEET)
+    assert "paused by an operator" in in_beat(stack, "status")  # it is in the ledger
+    in_beat(stack, RESUME)
+    settled(grid, customer)
 
 
 def in_beat(stack: Stack, words: str) -> str:
