@@ -7,6 +7,7 @@ schemas and compared with golden files.
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -19,11 +20,13 @@ import yaml
 
 from devgrid import REPOSITORY
 from supervisor_tasks.cli.run_command import PROCESSES
+from supervisor_tasks.config.needs import SlurmAccess, required_with
 from supervisor_tasks.config.settings import IN_FILES, Settings
 from supervisor_tasks.messaging.queues import Queue
 from tests.images.charts import (
     CHART,
     FILES,
+    HELM,
     KUBERNETES,
     VALUES,
     helm,
@@ -34,6 +37,7 @@ from tests.images.charts import (
     rendered,
     servers,
 )
+from tests.support.env_example import SITE_SETTINGS
 
 DATA = REPOSITORY / "tests" / "data" / "crds"
 DOCKERFILE = (REPOSITORY / "docker" / "Dockerfile").read_text()
@@ -697,7 +701,16 @@ def test_manifests__everything_off__are_a_fleet_and_nothing_else() -> None:
     }
 
 
-CLUSTER = "name: main, wallet: {existingSecret: a}, ssh: {existingSecret: a}, sshPublicKey: ssh-x"
+SETTINGS = {
+    "PUBLIC_ADDRESS": "supervisor.example.com:3000",
+    "SBATCH_ENDPOINT": "sbatch.example.com:443",
+    "SLURM_SSH_ADDRESS": "login.example.com:22",
+    "SLURM_SSH_ADMIN_USER": "root",
+}
+CLUSTER = (
+    "name: main, wallet: {existingSecret: a}, ssh: {existingSecret: a}, sshPublicKey: ssh-x, "
+    f"settings: {json.dumps(SETTINGS)}"
+)
 NETWORKS = "callbacks: {networks: [10.0.0.0/8]}"
 OTHERS = "database: {existingSecret: a}\nbroker: {existingSecret: b}\n"
 
@@ -715,6 +728,13 @@ def test_callbacks__without_network_policies__need_no_networks(tmp_path: Path) -
     [
         ("clusters: [{name: Main}]", "name"),
         ("settings: {ETH_PRIVATE_KEY: abc}", "ETH_PRIVATE_KEY"),
+        # each process answers its probes at a port of its own, which the chart gives it
+        ('settings: {HEALTH_ADDRESS: ":9999"}', "HEALTH_ADDRESS"),
+        ('settings: {METRICS_ADDRESS: ":9999"}', "METRICS_ADDRESS"),
+        (
+            'clusters: [{name: main, wallet: {existingSecret: a}, settings: {HEALTH_ADDRESS: ":9999"}}]',
+            "HEALTH_ADDRESS",
+        ),
         (
             "settings: {METASCHEDULER_CPU_PRICE_PER_MIN: 950000000000000000}",
             "'/settings/METASCHEDULER_CPU_PRICE_PER_MIN': got number, want boolean or string",
@@ -755,3 +775,244 @@ def test_values__that_cannot_be_meant__are_refused(
     done = helm("template", str(file), check=False)
     assert done.returncode != 0
     assert told in done.stderr
+
+
+# The cluster of a values file, and the settings that it cannot do without.
+DEMANDED = {
+    ("three-clusters", "north"): set(SETTINGS),
+    ("three-clusters", "south"): {*SETTINGS, "SLURM_SSH_CERTIFICATES"},
+    ("three-clusters", "test"): {
+        "PUBLIC_ADDRESS",
+        "SBATCH_ENDPOINT",
+        "SLURM_TRANSPORT",
+        "SLURMRESTD_URL",
+    },
+}
+ACCESS = {
+    "north": SlurmAccess.SSH_KEY,
+    "south": SlurmAccess.SSH_CERTIFICATES,
+    "test": SlurmAccess.REST,
+}
+
+
+def of_cluster(values: str, cluster: str) -> Any:
+    """The values with one of their clusters."""
+    found = yaml.safe_load((FILES / "values" / f"{values}.yaml").read_text())
+    found["clusters"] = [each for each in found["clusters"] if each["name"] == cluster]
+    return found
+
+
+def with_values(values: Any, folder: Path) -> subprocess.CompletedProcess[str]:
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return helm("template", str(file), check=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "cluster", "setting"),
+    [(*where, name) for where, names in DEMANDED.items() for name in sorted(names)],
+)
+def test_cluster__without_a_setting_whose_default_is_of_no_use__is_refused(
+    values: str, cluster: str, setting: str, tmp_path: Path
+) -> None:
+    """Without SBATCH_ENDPOINT each job would be claimed, and none would run."""
+    given = of_cluster(values, cluster)
+    value = given["clusters"][0]["settings"].pop(setting)
+    refused = with_values(given, tmp_path)
+    assert refused.returncode != 0
+    told = f"found no {setting} in the settings of {cluster}; expected a value of each"
+    assert told in refused.stderr
+    assert "write it into this cluster's settings" in refused.stderr
+    given["settings"] = given.get("settings", {}) | {setting: value}
+    taken = with_values(given, tmp_path)
+    assert taken.returncode == 0, taken.stderr
+    given["clusters"][0]["settings"][setting] = ""  # counts before the common one
+    assert told in with_values(given, tmp_path).stderr
+
+
+@pytest.mark.parametrize("cluster", ACCESS)
+def test_cluster__what_its_processes_need__is_demanded_by_the_chart(
+    cluster: str,
+) -> None:
+    required = required_with(ACCESS[cluster])
+    needed = {name for names in required.values() for name in names}
+    plain = needed - set(IN_FILES) - {"slurm_ssh_public_key"}
+    demanded = {name.lower() for name in DEMANDED["three-clusters", cluster]}
+    assert plain <= demanded
+    # compose asks a site for the same, beyond what has a default or is the chart's own
+    asked = set(SITE_SETTINGS) - {"cluster_name", "slurm_ssh_public_key"}
+    optional = {"slurm_partition"}
+    over_ssh = {"slurm_ssh_address", "slurm_ssh_admin_user"}
+    assert asked - optional - (over_ssh if cluster == "test" else set()) <= demanded
+
+
+# --- docs/how-to/deploy.md, "Kubernetes" ----------------------------------------------
+
+PAGE = (
+    (REPOSITORY / "docs" / "how-to" / "deploy.md")
+    .read_text()
+    .partition("\n## Kubernetes\n")[2]
+)
+SITE, KEYS_OF_SLURM = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
+GENERIC = re.compile(r"kubectl create secret generic (\S+) (.*)")
+TLS = re.compile(r"kubectl create secret tls (\S+) ")
+FROM_FILE = re.compile(r"--from-file=([\w.]+)")
+
+
+@pytest.fixture
+def page_values(tmp_path: Path) -> Path:
+    """The values of the page after its step 6."""
+    file = tmp_path / "site.yaml"
+    before, cluster, after = SITE.partition("    callbacks:\n")
+    file.write_text(f"{before}{KEYS_OF_SLURM}{cluster}{after}")
+    return file
+
+
+def test_page__each_secret_that_the_pods_mount__is_made_by_its_commands(
+    page_values: Path,
+) -> None:
+    made = {
+        (name, key)
+        for name, rest in GENERIC.findall(PAGE)
+        for key in FROM_FILE.findall(rest)
+    }
+    made |= {
+        (name, key) for name in TLS.findall(PAGE) for key in ("tls.crt", "tls.key")
+    }
+    mounted = set()
+    for manifest in yaml.safe_load_all(helm("template", str(page_values)).stdout):
+        pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
+        for volume in pod.get("volumes", ()):
+            sources = [
+                (each["secret"]["name"], each["secret"]["items"])
+                for each in volume.get("projected", {}).get("sources", ())
+            ]
+            if "secret" in volume:
+                sources.append(
+                    (volume["secret"]["secretName"], volume["secret"]["items"])
+                )
+            mounted |= {
+                (name, item["key"]) for name, items in sources for item in items
+            }
+    assert made == mounted
+
+
+def test_page__the_objects_that_its_commands_name__are_rendered(
+    page_values: Path,
+) -> None:
+    found = [
+        each
+        for each in yaml.safe_load_all(helm("template", str(page_values)).stdout)
+        if each
+    ]
+    names = {(each["kind"], each["metadata"]["name"]) for each in found}
+    deployments = set(re.findall(r"deploy/(\S+)", PAGE))
+    assert len(deployments) == 2
+    services = set(re.findall(r"kubectl get service (\S+)", PAGE))
+    assert names >= {("Deployment", each) for each in deployments}
+    assert names >= {("Service", each) for each in services}
+    (pod,) = set(re.findall(r"kubectl exec (?:-i )?(\S+-\d) ", PAGE))
+    assert ("StatefulSet", pod.removesuffix("-0")) in names
+    servers = re.findall(r"printf '\w+://[^@']*@([a-z-]+)", PAGE)
+    assert len(servers) == 2
+    assert names >= {("Service", each) for each in servers}
+    types = {
+        each["spec"]["type"]
+        for each in found
+        if each["kind"] == "Service" and each["metadata"]["name"] in services
+    }
+    assert types == {"LoadBalancer"}
+    # what `scale` and `wait` of a restore select: processes of the clusters, not Postgres
+    for each in found:
+        if each["kind"] in ("Deployment", "StatefulSet"):
+            labels = each["spec"]["template"]["metadata"]["labels"]
+            of_cluster = "supervisor/cluster" in labels
+            assert of_cluster == (each["kind"] == "Deployment"), each["metadata"][
+                "name"
+            ]
+
+
+def test_page__the_image_that_it_pushes__is_the_one_of_the_pods(
+    page_values: Path,
+) -> None:
+    ((version, registry),) = re.findall(r"^VERSION=(\S+) REGISTRY=(\S+)$", PAGE, re.M)
+    assert "docker push $REGISTRY/grid-supervisor:$VERSION\n" in PAGE
+    images = set(
+        re.findall(
+            r'image: "?([^"\s]+)"?$', helm("template", str(page_values)).stdout, re.M
+        )
+    )
+    ours = {each for each in images if "supervisor" in each}
+    assert ours == {f"{registry}/grid-supervisor:{version}"}
+
+
+def test_page__and_the_comment_of_the_values__name_the_demanded_settings() -> None:
+    commented = re.search(
+        r"^# - name: main\n(?:#.*\n)*", (CHART / "values.yaml").read_text(), re.M
+    )
+    assert commented
+    lines = re.sub("^# ", "", commented[0], flags=re.M)
+    for text in (SITE, f"clusters:\n{lines}"):
+        (cluster,) = yaml.safe_load(text)["clusters"]
+        assert cluster["settings"] == SETTINGS
+
+
+# --- NOTES.txt ------------------------------------------------------------------------
+
+
+def notes(values: str, folder: Path) -> str:
+    """What `helm install` prints: `helm template` leaves it out, and an installation
+    asks a cluster.
+    """
+    chart = shutil.copytree(CHART, folder / "chart")
+    text = (chart / "templates" / "NOTES.txt").read_text()
+    (chart / "templates" / "NOTES.txt").unlink()
+    (chart / "templates" / "_notes.tpl").write_text(
+        f'{{{{- define "notes" -}}}}{text}{{{{- end }}}}'
+    )
+    (chart / "templates" / "notes.yaml").write_text(
+        'notes: {{ include "notes" . | toJson }}\n'
+    )
+    argv: list[str | Path] = [
+        HELM,
+        "template",
+        "grid",
+        chart,
+        "--namespace",
+        "site",
+        "--show-only",
+        "templates/notes.yaml",
+    ]
+    argv += [
+        "--kube-version",
+        KUBERNETES,
+        "--values",
+        FILES / "values" / f"{values}.yaml",
+    ]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    return str(yaml.safe_load(done.stdout)["notes"])
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_notes__of_each_values_file__name_objects_that_are_there(
+    values: str, tmp_path: Path
+) -> None:
+    told = notes(values, tmp_path)
+    deployments, services = named(values, "Deployment"), named(values, "Service")
+    clusters = yaml.safe_load((FILES / "values" / f"{values}.yaml").read_text())[
+        "clusters"
+    ]
+    assert len(re.findall("^Cluster ", told, re.M)) == len(clusters)
+    commands = re.findall("^ +kubectl --namespace site (.*)$", told, re.M)
+    assert len(commands) == (1 + 4 * len(clusters) if clusters else 0)
+    for command in commands:
+        exec_in = re.fullmatch(r"exec deploy/(\S+) -- supervisor .*", command)
+        service = re.fullmatch(r"get service (\S+)", command)
+        assert (
+            (exec_in and exec_in[1] in deployments)
+            or (service and service[1] in services)
+            or command == "get pods --selector app.kubernetes.io/instance=grid"
+        ), command
+    for cluster in clusters:
+        assert cluster["settings"]["PUBLIC_ADDRESS"] in told
+    assert ("no cluster" in told) == (clusters == [])

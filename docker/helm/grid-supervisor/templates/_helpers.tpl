@@ -96,6 +96,29 @@ volumeMounts:
 {{- end }}
 {{- end }}
 
+{{/* Ends with an error where a cluster has no value of a setting whose default is of no use in a pod, such as an address of the pod itself. */}}
+{{- define "supervisor.demandSettings" -}}
+{{- $demanded := list "PUBLIC_ADDRESS" "SBATCH_ENDPOINT" }}
+{{- if .cluster.jwtKey }}
+{{- $demanded = concat $demanded (list "SLURM_TRANSPORT" "SLURMRESTD_URL") }}
+{{- else }}
+{{- $demanded = concat $demanded (list "SLURM_SSH_ADDRESS" "SLURM_SSH_ADMIN_USER") }}
+{{- end }}
+{{- if .cluster.sshCa }}
+{{- $demanded = append $demanded "SLURM_SSH_CERTIFICATES" }}
+{{- end }}
+{{- $settings := include "supervisor.settings" . | fromYaml }}
+{{- $missing := list }}
+{{- range $demanded }}
+{{- if not (get $settings .) }}
+{{- $missing = append $missing . }}
+{{- end }}
+{{- end }}
+{{- if $missing }}
+{{- fail (printf "clusters: found no %s in the settings of %s; expected a value of each, as no default is of use in a pod; write it into this cluster's settings, or for all clusters into the common settings" (join " and no " $missing) .cluster.name) }}
+{{- end }}
+{{- end }}
+
 {{/*
 The pod of a process. `.process` is its word after `supervisor run`, `.args` its options, `.secrets` a list of (secret, key, variable):
 each is a file that the variable with _FILE names. `.port` is the probes' port; 0: none, or that of the metrics (`.answers`). With `.waits` it starts when the
