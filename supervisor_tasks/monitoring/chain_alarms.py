@@ -204,7 +204,7 @@ def _watch_oldest(
         )
 
 
-def clear_alarms(context: WorkerContext) -> None:
+def end_stuck_alarm_if_mined(context: WorkerContext) -> None:
     """End the alarm TRANSACTION_STUCK, unless a transaction has been open for STUCK_S.
 
     The caller has found no transaction that needs a fee above the limit.

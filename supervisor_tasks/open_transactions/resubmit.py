@@ -1,5 +1,5 @@
 """Resubmit: transactions that were sent and are not mined are sent again, replaced or
-given up.
+cancelled.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.transactions import Sent, TransactionStore
-from supervisor_tasks.monitoring.chain_alarms import clear_alarms
+from supervisor_tasks.monitoring.chain_alarms import end_stuck_alarm_if_mined
 from supervisor_tasks.wallet.account import AccountState
 from supervisor_tasks.wallet.pending_policy import (
     SEND_AGAIN_S,
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 MAX_CERTAIN_TRANSACTIONS = 20
 LOG_SAMPLE_SIZE = 5
 CONFLICTS = (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE)
-NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.GIVE_UP, *CONFLICTS)
+NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.CANCEL_NONCE, *CONFLICTS)
 UNCHANGED = (PendingAction.FEE_CAP_REACHED, PendingAction.INSUFFICIENT_FUNDS)
 # The duration's name; all others wait behind this transaction.
 UNCLASSIFIED_ERROR = "first_transaction_unclassified_error"
@@ -59,7 +59,7 @@ def resubmit_pending(
     for entry in waiting:
         plan[decisions[entry.id].action].append(entry)
     _replace(context, plan[PendingAction.REPLACE], decisions, state)
-    _cancel_nonces(context, plan[PendingAction.GIVE_UP], state)
+    _cancel_nonces(context, plan[PendingAction.CANCEL_NONCE], state)
     if requests:
         log.info("transaction_requests_served", requests=requests)
         # After the commit: a request that is served twice does no harm, a request that
@@ -73,7 +73,7 @@ def resubmit_pending(
                 needed_wei += entry.gas * decisions[entry.id].fees.max_fee_wei
         account.alarm_of_empty(state.balance_wei, needed_wei)
     _send_again(context, waiting, decisions)
-    _give_nonces_up(context, plan, state)
+    _free_lost_idempotency_keys(context, plan, state)
     _fill(context, waiting, state)
 
 
@@ -254,7 +254,7 @@ def _is_due(entry: Sent, action: PendingAction) -> bool:
     return action is PendingAction.SEND
 
 
-def _give_nonces_up(
+def _free_lost_idempotency_keys(
     context: WorkerContext, plan: ResubmissionPlan, state: AccountState
 ) -> None:
     """Free the idempotency keys whose nonce another writer's transaction used; their
@@ -343,7 +343,7 @@ def _alarm(context: WorkerContext, capped: Sequence[Sent], state: AccountState) 
             most_wei_per_gas=bounds.of(first.gas),
         )
     else:
-        clear_alarms(context)
+        end_stuck_alarm_if_mined(context)
 
 
 def _is_open(entry: Sent, address: str, state: AccountState) -> bool:

@@ -27,7 +27,7 @@ PRICED_OUT_S = 1.0
 STUCK_BLOCKS = 3
 CERTAIN_S = 2.0  # between the two looks that show that another writer used a nonce
 # how long a node must reject a transaction for a reason that no price fixes
-GIVEN_UP_AFTER_S = 180.0
+CANCEL_NONCE_AFTER_S = 180.0
 
 PRICE = {
     NodeErrorKind.UNDERPRICED,
@@ -52,7 +52,7 @@ class PendingAction(StrEnum):
     VERIFY_NONCE = "verify nonce"
     NONCE_USED_ELSEWHERE = "nonce used elsewhere"  # another writer used the nonce
     # no node will take it: a transaction that does nothing gets its nonce
-    GIVE_UP = "give up"
+    CANCEL_NONCE = "cancel nonce"
 
 
 class TransactionRequest(StrEnum):
@@ -140,7 +140,7 @@ def decide(
         return _mined_without_it(pending)
     if _is_hopeless(pending, mined_nonces):
         if pending.has_key:
-            return PendingDecision(PendingAction.GIVE_UP, pending.fees)
+            return PendingDecision(PendingAction.CANCEL_NONCE, pending.fees)
         return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
     is_unpaid = pending.rejection is NodeErrorKind.INSUFFICIENT_FUNDS
     if is_unpaid and not _pays(pending, pending.fees, left_wei):
@@ -216,7 +216,7 @@ def as_requested(
     ):
         return decision
     if request is TransactionRequest.CANCEL:
-        return PendingDecision(PendingAction.GIVE_UP, pending.fees)
+        return PendingDecision(PendingAction.CANCEL_NONCE, pending.fees)
     more = replacement(pending.fees, market, rules.bounds.of(pending.gas))
     if more is None:
         return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
@@ -248,7 +248,7 @@ def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
     nothing. Too much gas for a block, or too little for the data, is the same at every
     node; it still waits CERTAIN_S, because one node alone may reject it. An
     UNCLASSIFIED rejection may be an outage in which the node answers other questions. So
-    it waits GIVEN_UP_AFTER_S, and only the transaction with the next nonce is given up.
+    it waits CANCEL_NONCE_AFTER_S, and only the next nonce is cancelled.
     If the outage ends then, that costs the gas of a transaction that does nothing.
     """
     if pending.may_be_mined:
@@ -257,7 +257,7 @@ def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
         return pending.signed_age_s >= CERTAIN_S
     if pending.rejection not in UNCLASSIFIED or pending.nonce != mined_nonces:
         return False
-    return pending.unclassified_age_s >= GIVEN_UP_AFTER_S
+    return pending.unclassified_age_s >= CANCEL_NONCE_AFTER_S
 
 
 def stale(accepted: bool, sent_age_s: float) -> bool:

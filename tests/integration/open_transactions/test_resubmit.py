@@ -24,7 +24,7 @@ from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.operator_actions import request_of_transaction
 from supervisor_tasks.open_transactions.resubmit import MAX_CERTAIN_TRANSACTIONS
-from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
+from supervisor_tasks.wallet.pending_policy import CANCEL_NONCE_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import TransactionFields
 from supervisor_tasks.wallet.transaction_writer import WalletEmptyError, Write
 from tests.support.rpc_proxies import rejecting_node
@@ -334,7 +334,7 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
             assert harness.follow()
         assert harness.follow()
         assert harness.signatures() == 2
-        waited(harness, GIVEN_UP_AFTER_S)
+        waited(harness, CANCEL_NONCE_AFTER_S)
         settled(harness)
     assert harness.states() == ["REVERTED", "MINED"]
     assert "no node took it" in harness.rows("error")[0][0]
@@ -351,7 +351,7 @@ def test_node__takes_no_transaction_for_a_while__all_are_mined_as_they_were_sign
         harness.writer.send(claims(3))
         chain.mine(5)
         assert harness.follow()
-        waited(harness, 2 * GIVEN_UP_AFTER_S)
+        waited(harness, 2 * CANCEL_NONCE_AFTER_S)
         harness.age_transactions()  # in which no process asked
         assert harness.follow()
         trouble.clear()

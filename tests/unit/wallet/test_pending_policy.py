@@ -7,8 +7,8 @@ import pytest
 from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind as Error
 from supervisor_tasks.wallet.fees import Bounds, Fees, Market, fees
 from supervisor_tasks.wallet.pending_policy import (
+    CANCEL_NONCE_AFTER_S,
     CERTAIN_S,
-    GIVEN_UP_AFTER_S,
     SEND_AGAIN_S,
     STUCK_BLOCKS,
     Pending,
@@ -50,7 +50,7 @@ UNKNOWN = replace(
     rejection=Error.OTHER,
     accepted=False,
     blocks=99,
-    unclassified_age_s=GIVEN_UP_AFTER_S,
+    unclassified_age_s=CANCEL_NONCE_AFTER_S,
 )
 ABOVE_NODES_LIMIT = replace(UNKNOWN, rejection=Error.FEE_CAP)
 UNPAYABLE = replace(PENDING, rejection=Error.INSUFFICIENT_FUNDS, accepted=False)
@@ -77,22 +77,22 @@ ACTION_CASES = [
     ("it pays less, and no more is payable", replace(PENDING, fees=POOR), 7, False, Action.INSUFFICIENT_FUNDS),
     ("its turn, blocks pass, unpayable", replace(OLD, blocks=STUCK_BLOCKS), 7, False, Action.INSUFFICIENT_FUNDS),
     ("it is unpayable and in no hurry", OLD, 7, False, Action.SEND),
-    ("a block does not hold it", NEVER, 7, True, Action.GIVE_UP),
-    ("a block does not hold it, and it is unpayable", NEVER, 7, False, Action.GIVE_UP),
+    ("a block does not hold it", NEVER, 7, True, Action.CANCEL_NONCE),
+    ("a block does not hold it, and it is unpayable", NEVER, 7, False, Action.CANCEL_NONCE),
     ("a block does not hold it, and the key is gone", replace(NEVER, has_key=False), 7, True, Action.FEE_CAP_REACHED),
     ("a node has said so just now", replace(NEVER, signed_age_s=1.0), 7, True, Action.SEND),
     ("another node has taken it", replace(NEVER, accepted=True), 7, True, Action.WAIT),
     ("what does nothing was refused", replace(NEVER, is_cancellation=True), 7, True, Action.SEND),
-    ("it is refused in unknown words for minutes", UNKNOWN, 7, True, Action.GIVE_UP),
-    ("for minutes, and it is unpayable", UNKNOWN, 7, False, Action.GIVE_UP),
+    ("it is refused in unknown words for minutes", UNKNOWN, 7, True, Action.CANCEL_NONCE),
+    ("for minutes, and it is unpayable", UNKNOWN, 7, False, Action.CANCEL_NONCE),
     ("for minutes, and the key is gone", replace(UNKNOWN, has_key=False), 7, True, Action.FEE_CAP_REACHED),
-    ("for a while", replace(UNKNOWN, unclassified_age_s=GIVEN_UP_AFTER_S - 1), 7, True, Action.SEND),
+    ("for a while", replace(UNKNOWN, unclassified_age_s=CANCEL_NONCE_AFTER_S - 1), 7, True, Action.SEND),
     ("for minutes, behind another", UNKNOWN, 6, True, Action.SEND),
     ("for minutes, and then it was taken", replace(UNKNOWN, accepted=True, blocks=0), 7, True, Action.SEND),
     ("what does nothing is refused in unknown words", replace(UNKNOWN, is_cancellation=True), 7, True, Action.REPLACE),
     ("unknown words, and it pays less", replace(UNKNOWN, fees=POOR, unclassified_age_s=0.0), 7, True, Action.REPLACE),
     ("more than a node allows", replace(ABOVE_NODES_LIMIT, unclassified_age_s=0.0), 7, True, Action.SEND),
-    ("more than a node allows, for minutes", ABOVE_NODES_LIMIT, 7, True, Action.GIVE_UP),
+    ("more than a node allows, for minutes", ABOVE_NODES_LIMIT, 7, True, Action.CANCEL_NONCE),
     ("a node says that the nonce is used", replace(PENDING, rejection=Error.NONCE_TOO_LOW), 7, True, Action.WAIT),
     ("the nonce is mined", PENDING, 8, True, Action.VERIFY_NONCE),
     ("the nonce was mined a moment ago", replace(PENDING, nonce_conflict_age_s=0.5), 8, True, Action.VERIFY_NONCE),
@@ -215,7 +215,7 @@ def test_decide_all__balance_is_short__each_has_what_those_before_it_leave() -> 
     ("request_", "pending", "mined", "wanted"),
     [
         (TransactionRequest.BUMP, PENDING, 7, Action.REPLACE),
-        (TransactionRequest.CANCEL, PENDING, 7, Action.GIVE_UP),
+        (TransactionRequest.CANCEL, PENDING, 7, Action.CANCEL_NONCE),
         (
             TransactionRequest.BUMP,
             replace(PENDING, fees=Fees(CAP, CAP, False)),
