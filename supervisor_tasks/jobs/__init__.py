@@ -5,5 +5,5 @@ request: `cancel`, `extend_time_limit`, `notify_customer`. `dispatch` requests w
 due; `batch` and what it uses carry out the effects of one kind together.
 
 `state_machine` says what each event makes of a job. The other rules are pure as well:
-`submission_rules`, `size_rules`, `reorg_rules`, `claim_limits`, `billing`, `runs`.
+`size_rules`, `reorg_rules`, `claim_limits`, `billing`, `runs`.
 """

@@ -263,6 +263,24 @@ def test_entry_pages__their_length__is_an_hours_reading_at_most() -> None:
     assert sum(re.search(r"\w", word) is not None for word in text.split()) <= 1200
 
 
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [("README.md", "## The tree"), ("docs/architecture.md", "## Packages")],
+)
+def test_entry_pages__their_list_of_packages__has_each_one(
+    page: str, heading: str
+) -> None:
+    below = text_of(page).partition(f"{heading}\n")[2].partition("\n## ")[0]
+    top_level = {"grpc_callbacks", "plugins", "benchmarks"}
+    packages = {
+        Path(name).parts[1]
+        for name in TRACKED
+        if re.fullmatch(r"supervisor_tasks/\w+/__init__\.py", name)
+    }
+    assert len(packages) > 20
+    assert {name for name in packages | top_level if f"{name}/" not in below} == set()
+
+
 def rows_of(page: str, heading: str) -> int:
     """The number of rows of the table below a heading."""
     below = text_of(page).partition(f"{heading}\n")[2].partition("\n#")[0]

@@ -1,8 +1,9 @@
 """A module of supervisor_tasks that says that it is pure is held to it by the import
-contract, and no other module is listed there. Any module may import a pure one, so a
-pure one imports only pure ones. One of another package imports nothing but the standard
-library and pure modules. A function or class of another module that says that it is
-pure calls nothing but the standard library's pure functions and pure ones of ours.
+contract, and no other module is listed there. So is a module that its package calls
+pure. Any module may import a pure one, so a pure one imports only pure ones. One of
+another package imports nothing but the standard library and pure modules. A function or
+class of another module that says that it is pure calls nothing but the standard
+library's pure functions and pure ones of ours.
 """
 
 import ast
@@ -20,6 +21,8 @@ from tests.support.reference.source import parsed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAYS_SO = re.compile(r"\bPure[.,;:]")
+# of a package's docstring: says so of modules that it lists
+NAMES_PURE = re.compile(r"\bpure\b[^:.]*:((?:\s*`\w+`,?)+)", re.IGNORECASE)
 PACKAGES_WITHOUT_CONTRACT = ("benchmarks", "devgrid", "grpc_callbacks")
 FOR_ANY_MODULE = "supervisor_tasks.** -> "
 # of the standard library: what they return depends on more than their arguments
@@ -49,6 +52,16 @@ def listed() -> frozenset[str]:
 def test_pure__in_a_modules_docstring__is_what_the_import_contract_lists() -> None:
     files = (REPOSITORY / "supervisor_tasks").rglob("*.py")
     assert {module_of(file) for file in files if says_that_it_is_pure(file)} == listed()
+
+
+def test_pure__said_of_modules_in_a_packages_docstring__is_true() -> None:
+    named = set[str]()
+    for file in (REPOSITORY / "supervisor_tasks").rglob("__init__.py"):
+        package = module_of(file).removesuffix(".__init__")
+        for names in NAMES_PURE.findall(ast.get_docstring(parsed(file)) or ""):
+            named |= {f"{package}.{name}" for name in re.findall(r"\w+", names)}
+    assert len(named) > 4
+    assert named <= listed()
 
 
 def test_pure_modules__their_imports_of_ours__are_pure() -> None:
