@@ -15,8 +15,8 @@ from supervisor_tasks.cli.views import Column, View
 from supervisor_tasks.cli.wording import counted, joined
 from supervisor_tasks.jobs.events import (
     OperatorCancelled,
-    OperatorClosedJob,
     OperatorConfirmedNotSubmitted,
+    OperatorSettledJob,
 )
 from supervisor_tasks.jobs.model import (
     MAX_LIMIT_MIN,
@@ -212,7 +212,7 @@ def settle(
     with cli.change("job settle", found.job_id, will, yes=yes, reason=reason):
         after = _record(
             cli,
-            JobChange(found.job_id, OperatorClosedJob(outcome)),
+            JobChange(found.job_id, OperatorSettledJob(outcome)),
             lambda now: _refuse_absurd(cli, now, outcome, force),
         )
     typer.echo(

@@ -344,7 +344,7 @@ class OperatorCancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorClosedJob:
+class OperatorSettledJob:
     """The operator states how the job ended."""
 
     outcome: Outcome
@@ -392,7 +392,7 @@ Event = (
     | EffectCompleted
     | OperatorCancelled
     | OperatorConfirmedNotSubmitted
-    | OperatorClosedJob
+    | OperatorSettledJob
     | OperatorAbandonedEffect
 )
 
@@ -431,7 +431,7 @@ STORED_NAMES: Mapping[type[Event], str] = {
     Reorganised: "Reorganised",
     EffectCompleted: "EffectCompleted",
     OperatorConfirmedNotSubmitted: "OperatorConfirmedNotSubmitted",
-    OperatorClosedJob: "OperatorClosedJob",
+    OperatorSettledJob: "OperatorClosedJob",
     OperatorCancelled: "OperatorCancelled",
     OperatorAbandonedEffect: "OperatorAbandonedEffect",
 }

@@ -39,8 +39,8 @@ from supervisor_tasks.jobs.events import (
     MoreThanPaid,
     OperatorAbandonedEffect,
     OperatorCancelled,
-    OperatorClosedJob,
     OperatorConfirmedNotSubmitted,
+    OperatorSettledJob,
     Reorganised,
     RunsAfterItsEnd,
     ScriptFetched,
@@ -683,9 +683,9 @@ def _limit_applied(job: Job, event: LimitApplied) -> Next:
     """A limit that a worker set and recorded late may be another than SLURM has by now:
     then the right one is set once more.
     """
-    applied = replace(
-        job, applied_limit_min=event.limit_min, put_back=job.put_back + event.put_back
-    )
+    applied = replace(job, applied_limit_min=event.limit_min)
+    if event.put_back:
+        applied = replace(applied, put_back=job.put_back + 1)
     return applied, limit_to_apply(applied)
 
 
@@ -767,7 +767,7 @@ def _is_not_obsolete(job: Job, event: EffectMissing) -> bool:
     return event.kind not in obsolete_effects(job)
 
 
-def _is_not_finished(job: Job, _: OperatorClosedJob) -> bool:
+def _is_not_finished(job: Job, _: OperatorSettledJob) -> bool:
     return not is_final(job)
 
 
@@ -805,15 +805,15 @@ def _cancelled_by_the_operator(job: Job, event: OperatorCancelled) -> Next:
     return replace(job, stop=stop), (Effect(EffectKind.CANCEL),)
 
 
-@on(OperatorClosedJob, when=_is_not_finished)
-def _operator_closed_job(job: Job, event: OperatorClosedJob) -> Next:
+@on(OperatorSettledJob, when=_is_not_finished)
+def _operator_settled_job(job: Job, event: OperatorSettledJob) -> Next:
     """Cancel what SLURM may have of the job. After an unclear submission, the cancel
     waits until nothing can arrive.
     """
-    settled, effects = _end(replace(job, settled_by_operator=True), event.outcome)
+    ended, effects = _end(replace(job, settled_by_operator=True), event.outcome)
     if job.slurm_id is None:
-        return settled, effects
-    return settled, (*effects, *stop_slurm(job))
+        return ended, effects
+    return ended, (*effects, *stop_slurm(job))
 
 
 @on(OperatorAbandonedEffect, when=_abandons(EffectKind.CANCEL))

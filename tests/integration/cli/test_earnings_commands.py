@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from devgrid.chain.chain import Chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
 from supervisor_tasks.indexer.scan import scan
-from supervisor_tasks.jobs.events import OperatorClosedJob
+from supervisor_tasks.jobs.events import OperatorSettledJob
 from supervisor_tasks.jobs.model import ChainStatus, JobId, Outcome
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter, Per
@@ -73,7 +73,7 @@ def earned(chain: Chain, provider: Account, database: Engine) -> dict[str, JobId
     ledger = harness.site.ledger
     ledger.record(
         *(
-            JobChange(jobs[name], OperatorClosedJob(outcome))
+            JobChange(jobs[name], OperatorSettledJob(outcome))
             for name, (outcome, _) in ENDS.items()
         )
     )
@@ -324,7 +324,7 @@ def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignmen
     (after,) = scheduled_jobs(chain, provider, 1)
     sent(harness, *claims(1, 102))
     scan(harness.site)
-    ended = OperatorClosedJob(Outcome(status=ChainStatus.FINISHED, elapsed_s=185))
+    ended = OperatorSettledJob(Outcome(status=ChainStatus.FINISHED, elapsed_s=185))
     ledger.record(*(JobChange(job_id, ended) for job_id in (before, waiting, after)))
     report(harness.site)
     while harness.follow():

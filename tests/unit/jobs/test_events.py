@@ -46,7 +46,7 @@ STORED = {
     events.Reorganised: "Reorganised",
     events.EffectCompleted: "EffectCompleted",
     events.OperatorConfirmedNotSubmitted: "OperatorConfirmedNotSubmitted",
-    events.OperatorClosedJob: "OperatorClosedJob",
+    events.OperatorSettledJob: "OperatorClosedJob",
     events.OperatorCancelled: "OperatorCancelled",
     events.OperatorAbandonedEffect: "OperatorAbandonedEffect",
 }

@@ -28,8 +28,8 @@ from supervisor_tasks.jobs.events import (
     MoreThanPaid,
     OperatorAbandonedEffect,
     OperatorCancelled,
-    OperatorClosedJob,
     OperatorConfirmedNotSubmitted,
+    OperatorSettledJob,
     Reorganised,
     RunsAfterItsEnd,
     ScriptFetched,
@@ -126,7 +126,7 @@ STATES_OF = {
     EffectCompleted: ALL,
     OperatorCancelled: {State.CLAIMED, State.READY} | IN_SLURM,
     OperatorConfirmedNotSubmitted: {State.SUBMITTING},
-    OperatorClosedJob: ALL,
+    OperatorSettledJob: ALL,
     OperatorAbandonedEffect: ALL,
 }
 

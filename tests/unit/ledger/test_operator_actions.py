@@ -8,7 +8,7 @@ from supervisor_tasks.jobs.events import (
     ChainStatusObserved,
     Event,
     OperatorAbandonedEffect,
-    OperatorClosedJob,
+    OperatorSettledJob,
     ScriptFetched,
     SlurmCompleted,
     SlurmRunningObserved,
@@ -31,7 +31,7 @@ from supervisor_tasks.jobs.state_machine import advance
 from tests.support.ledger import claim
 
 WORD = Outcome(status=ChainStatus.FAILED, elapsed_s=180, reason="the node burnt down")
-SETTLED = OperatorClosedJob(WORD)
+SETTLED = OperatorSettledJob(WORD)
 FETCHED, STARTED, SUBMITTED = (
     ScriptFetched("s", ""),
     SubmitStarted(10),
