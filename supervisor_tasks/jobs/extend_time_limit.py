@@ -74,7 +74,7 @@ def _put_back_in_slurm(
     updates = dict.fromkeys(excess.undo for excess in found if excess.undo)
     for words in updates:
         try:
-            cluster.control.put_back(slurm_id, words)
+            cluster.control.update_job(slurm_id, words)
         except SlurmRejectedError as error:
             log.warning(
                 "size_not_restored",

@@ -11,7 +11,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import LaunchFailed
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, SlurmId, State
-from supervisor_tasks.slurm.job_matching import MatchResult, records
+from supervisor_tasks.slurm.job_matching import MatchResult, records_by_job
 from supervisor_tasks.slurm.not_started import may_not_have_started
 
 log = structlog.get_logger()
@@ -29,7 +29,7 @@ def launch_failures(
     not answer at the moment, the matches of the jobs in question become unclear.
     """
     suspects = dict[SlurmId, JobId]()
-    for job_id, seen in records(matches).items():
+    for job_id, seen in records_by_job(matches).items():
         if _only_waited(jobs[job_id]) and may_not_have_started(seen):
             suspects[seen.slurm_id] = job_id
     if not suspects:

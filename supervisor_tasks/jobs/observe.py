@@ -36,7 +36,7 @@ from supervisor_tasks.jobs.wait_for_runs import (
 )
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.slurm.job_matching import MatchResult, records
+from supervisor_tasks.slurm.job_matching import MatchResult, records_by_job
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.not_started import FAILS_WITHIN_S
 from supervisor_tasks.slurm.parsers import JobRecord
@@ -106,7 +106,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
         runs[job_id].append(change)
     just_begun = {
         job_id
-        for job_id, seen in records(matches).items()
+        for job_id, seen in records_by_job(matches).items()
         if _has_just_begun(jobs[job_id], seen)
     }
     return Observed(
@@ -207,7 +207,7 @@ def _ended_without_their_scripts(
 ) -> dict[JobId, JobRecord]:
     return {
         job_id: seen
-        for job_id, seen in records(matches).items()
+        for job_id, seen in records_by_job(matches).items()
         if seen.state in ENDED_WITHOUT_ITS_SCRIPT
     }
 
@@ -220,7 +220,7 @@ def _stalled(
     """
     unexpected = {
         job_id: seen
-        for job_id, seen in records(matches).items()
+        for job_id, seen in records_by_job(matches).items()
         if is_unexpected_state(seen)
     }
     if not unexpected:
@@ -242,7 +242,7 @@ def _now_s(
     """The site's time (Unix time) if a job has not begun, or is or was suspended, else
     0. Another job that runs shows the time itself: its start and its seconds.
     """
-    for job_id, seen in records(matches).items():
+    for job_id, seen in records_by_job(matches).items():
         if seen.is_stalled or _was_suspended(jobs[job_id]):
             return context.slurm.cluster.clock.now_s()
     return 0
@@ -262,7 +262,7 @@ def _new_runs(
     run, or a run after a requeue.
     """
     new = list[tuple[Job, JobRecord]]()
-    for job_id, seen in records(matches).items():
+    for job_id, seen in records_by_job(matches).items():
         if seen.submit_s != jobs[job_id].slurm_submit_s:
             new.append((jobs[job_id], seen))
     submitted_s = submitted_s_of_requeued(context, new, now_s)
@@ -373,6 +373,6 @@ def _ended_after_a_requeue(
     """
     return {
         job_id: seen
-        for job_id, seen in records(matches).items()
+        for job_id, seen in records_by_job(matches).items()
         if seen.phase is Phase.ENDED and seen.restarts
     }

@@ -27,7 +27,7 @@ from supervisor_tasks.jobs.runs import (
 from supervisor_tasks.jobs.wait_for_runs import LooksBefore, waits_for_answers
 from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.slurm.job_matching import MatchResult, records
+from supervisor_tasks.slurm.job_matching import MatchResult, records_by_job
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 
@@ -118,7 +118,7 @@ def _unsure(
     before have reported the seconds of all earlier runs.
     """
     unsure = dict[JobId, JobRecord]()
-    for job_id, seen in records(matches).items():
+    for job_id, seen in records_by_job(matches).items():
         if seen.restarts <= seen.earlier_runs:
             continue
         if not is_exact(_runs(jobs[job_id], seen)):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Job, JobId
-from supervisor_tasks.slurm.job_matching import MatchResult, records
+from supervisor_tasks.slurm.job_matching import MatchResult, records_by_job
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.size import SiteChoice, Size
 
@@ -42,7 +42,7 @@ def _seen_first(
 ) -> list[tuple[Job, JobRecord, Size]]:
     """The jobs that this look sees for the first time, with their sizes."""
     new = list[tuple[Job, JobRecord, Size]]()
-    for job_id, seen in records(matches).items():
+    for job_id, seen in records_by_job(matches).items():
         if seen.size is not None and not jobs[job_id].runs:
             new.append((jobs[job_id], seen, seen.size))
     return new

@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.size_rules import (
 )
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.slurm.job_matching import MatchResult, records
+from supervisor_tasks.slurm.job_matching import MatchResult, records_by_job
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.size import Size
@@ -106,7 +106,7 @@ def _live(
     already.
     """
     live = list[Live]()
-    for job_id, seen in records(matches).items():
+    for job_id, seen in records_by_job(matches).items():
         if jobs[job_id].stop is not None:
             continue
         if seen.size is not None and _has_a_size(seen):

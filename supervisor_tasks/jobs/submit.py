@@ -162,8 +162,8 @@ def _begin(
             continue
         if job.state is not State.SUBMITTING or job.job_id not in scripts:
             stopped = SubmitOutcomeUnknown(
-                "the job is not to be submitted any more"
-            )  # cancelled meanwhile; changes nothing
+                "the job was cancelled before its submission began"
+            )  # changes nothing
             group.record(EffectOutcome(effect, stopped))
             continue
         limit_min = job.applied_limit_min or job.limit_min

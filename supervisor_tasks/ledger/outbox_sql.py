@@ -327,7 +327,7 @@ ALARM_SUMMARY = text(
 )
 
 # How many effects have failed for at least `for_s` seconds with a last error that
-# begins with `words`; up to five of the different errors, and of the subjects.
+# begins with `beginning`; up to five of the different errors, and of the subjects.
 FAILING_WITH = text(
     """
     SELECT count(*) AS effects, COALESCE((array_agg(DISTINCT last_error))[1:5], ARRAY[]::text[]) AS errors,

@@ -150,8 +150,8 @@ def set_time_limit(path: str, slurm_id: SlurmId, limit_min: int) -> list[str]:
     return [path, "update", f"JobId={slurm_id}", f"TimeLimit={limit_min}"]
 
 
-def put_back(path: str, slurm_id: SlurmId, words: Sequence[str]) -> list[str]:
-    """Give a job that waits the size that the customer paid for."""
+def update_job(path: str, slurm_id: SlurmId, words: Sequence[str]) -> list[str]:
+    """Change a job by words of `scontrol update`."""
     return [path, "update", f"JobId={slurm_id}", *words]
 
 

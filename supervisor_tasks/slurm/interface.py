@@ -292,8 +292,8 @@ class Control(Protocol):
         SlurmRejectedError where SLURM rejects the limit; a retry does not help.
         """
 
-    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits, by words of `scontrol update`. A job that has ended
+    def update_job(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
+        """Change a job by words of `scontrol update`. A job that has ended
         is no error. Raises SlurmRejectedError where SLURM rejects the change; a retry
         does not help.
         """

@@ -71,7 +71,7 @@ class MatchResult:
         return self.record is None and not self.unclear
 
 
-def records(matches: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
+def records_by_job(matches: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
     """SLURM's records of the jobs that have one."""
     return {
         job_id: match.record

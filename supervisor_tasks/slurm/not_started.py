@@ -65,9 +65,9 @@ def may_not_have_started(seen: JobRecord) -> bool:
     return is_alike and seen.elapsed_s <= max_elapsed_s
 
 
-def ended_on_question(squeue: str, slurm_ids: Collection[SlurmId]) -> list[str]:
-    """Ask where and when jobs ended. A job's owner can write none of the three
-    fields.
+def ended_on_command(squeue: str, slurm_ids: Collection[SlurmId]) -> list[str]:
+    """Return the squeue command that shows where and when jobs ended. A job's owner can
+    write none of the three fields.
     """
     ids = ",".join(map(str, sorted(slurm_ids)))
     fields = "--Format=JobID:0| ,EndTime:0| ,BatchHost:0|"
@@ -102,8 +102,10 @@ def ended_on(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
     return ended
 
 
-def accounted_end_question(sacct: str, slurm_ids: Collection[SlurmId]) -> list[str]:
-    """Ask where and when jobs ended that slurmctld has forgotten."""
+def accounted_end_command(sacct: str, slurm_ids: Collection[SlurmId]) -> list[str]:
+    """Return the sacct command that shows where and when jobs ended that slurmctld has
+    forgotten.
+    """
     return [
         *UNIX_TIMES,
         sacct,
@@ -137,8 +139,8 @@ def _unreadable(answer: CommandAnswer, command: str) -> SlurmUnavailableError:
     )
 
 
-def drained_question(scontrol: str, nodes: Collection[str]) -> list[str]:
-    """Ask why nodes are drained."""
+def drained_command(scontrol: str, nodes: Collection[str]) -> list[str]:
+    """Return the scontrol command that shows why nodes are drained."""
     return [
         *UNIX_TIMES,
         scontrol,

@@ -52,9 +52,9 @@ class RestControl:
         with crash_point(CrashPoint.TIME_LIMIT):
             self._change(slurm_id, {"time_limit": limit_min})
 
-    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits. Raises SlurmRejectedError also where slurmrestd has
-        no word for the change; a retry does not help.
+    def update_job(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
+        """Change a job by words of `scontrol update`. Raises SlurmRejectedError also
+        where slurmrestd has no word for the change; a retry does not help.
         """
         body = rest_requests.change(words)
         if body is None:

@@ -42,11 +42,11 @@ class SshControl:
         with crash_point(CrashPoint.TIME_LIMIT):
             require_success(self.login_node.ask(argv), "scontrol update")
 
-    def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM rejects the change; a retry does not help.
+    def update_job(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
+        """Change a job by words of `scontrol update`. A job that has ended is no error.
+        Raises SlurmRejectedError where SLURM rejects the change; a retry does not help.
         """
-        argv = commands.put_back(self.login_node.paths.scontrol, slurm_id, words)
+        argv = commands.update_job(self.login_node.paths.scontrol, slurm_id, words)
         require_success(self.login_node.ask(argv), "scontrol update")
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
@@ -54,7 +54,7 @@ class SshControl:
         the job's end. The call changes nothing on a job that has ended. Raises
         SlurmRejectedError; a retry does not help.
         """
-        self.put_back(slurm_id, ["Requeue=0"])
+        self.update_job(slurm_id, ["Requeue=0"])
 
     def hold_again(self, slurm_id: SlurmId) -> None:
         """Make a job that has ended wait again, on hold: SLURM forbids the requeue only

@@ -20,12 +20,12 @@ from supervisor_tasks.slurm.job_matching import (
 )
 from supervisor_tasks.slurm.login_node import LoginNode, new_delimiter
 from supervisor_tasks.slurm.not_started import (
-    accounted_end_question,
+    accounted_end_command,
     accounted_ends,
-    drained_question,
+    drained_command,
     drained_s,
     ended_on,
-    ended_on_question,
+    ended_on_command,
     not_started,
 )
 from supervisor_tasks.slurm.sacct import accounted_jobs, sacct_by_id
@@ -189,18 +189,18 @@ class SshJobQueries:
         """
         ended = ended_on(
             self.login_node.ask(
-                ended_on_question(self.login_node.paths.squeue, slurm_ids)
+                ended_on_command(self.login_node.paths.squeue, slurm_ids)
             )
         )
         forgotten = set(slurm_ids) - ended.keys()
         if forgotten and self.login_node.paths.sacct:
-            question = accounted_end_question(self.login_node.paths.sacct, forgotten)
-            ended |= accounted_ends(self.login_node.ask(question))
+            command = accounted_end_command(self.login_node.paths.sacct, forgotten)
+            ended |= accounted_ends(self.login_node.ask(command))
         nodes = {end.node for end in ended.values()}
         if not nodes:
             return {}
         drained = drained_s(
-            self.login_node.ask(drained_question(self.login_node.paths.scontrol, nodes))
+            self.login_node.ask(drained_command(self.login_node.paths.scontrol, nodes))
         )
         return not_started(ended, drained)
 
