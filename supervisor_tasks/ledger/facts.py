@@ -30,7 +30,6 @@ def _optional_int(stored: str) -> int | None:
 
 TEXT: Codec[str] = Codec(str, str)
 INT: Codec[int] = Codec(str, int)
-FLOAT: Codec[float] = Codec(repr, float)
 FLAG: Codec[bool] = Codec(lambda value: "true" if value else "false", "true".__eq__)
 OPTIONAL_INT: Codec[int | None] = Codec(
     lambda value: "" if value is None else str(value), _optional_int
@@ -101,9 +100,9 @@ PROVIDER = Fact("provider.address", TEXT)
 BALANCE = Fact("wallet.balance", dataclass_codec(Balance))
 # the health of each RPC endpoint, by name
 ENDPOINTS = Fact("chain.endpoints", DOCUMENT)
-REWIND = Fact(
-    "chain.rewind_requested", OPTIONAL_INT
-)  # the operator wants the chain read again from this block; None: from the last block in common
+# the operator wants the chain read again from this block; None: from the last block in
+# common
+REWIND = Fact("chain.rewind_requested", OPTIONAL_INT)
 # bump or cancel, by the transaction's id as a text
 TRANSACTION_REQUESTS = Fact("chain.transaction_requests", DOCUMENT)
 # monitoring/heartbeat_alarm.py
@@ -119,7 +118,6 @@ SLURM_CLUSTER = Fact("slurm.cluster_identity", TEXT)
 UNEXPECTED_CLUSTER = Fact("slurm.unexpected_cluster", TEXT)
 # how long slurmctld remembers an ended job; 0: for ever
 SLURM_MIN_JOB_AGE = Fact("slurm.min_job_age_s", INT)
-SLURM_ACCEPTED = Fact(
-    "slurm.accepted", TEXT
-)  # a random value: jobs that SLURM had forgotten when the operator set it are lost
+# a random value: jobs that SLURM had forgotten when the operator set it are lost
+SLURM_ACCEPTED = Fact("slurm.accepted", TEXT)
 SWEEP_REQUESTED = Fact("sweep.requested", TEXT)  # the reasons why a sweep was asked for

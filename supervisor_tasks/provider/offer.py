@@ -15,9 +15,8 @@ from benchmarks.label_format import normalised, number_text
 
 CREDIT_DIGITS = 18
 CREDIT = 10**CREDIT_DIGITS  # of the contract's smallest unit
-FAR_OFF_FACTOR = (
-    100  # times the reference, or a hundredth of it: such a price is rarely meant
-)
+# times the reference, or a hundredth of it: such a price is rarely meant
+FAR_OFF_FACTOR = 100
 MAX_LABEL_CHARS = 60  # characters of a label's value, in a line about a difference
 
 Labels = tuple[tuple[str, str], ...]
@@ -143,11 +142,6 @@ def rounded_credits(wei: int, digits: int = 6) -> str:
     if 0 < exact < Decimal(10) ** -digits:
         return f"{exact:.1e}"
     return format_credits(wei - wei % 10 ** (CREDIT_DIGITS - digits))
-
-
-def parse_credits(text: str) -> int:
-    """Return an amount that `format_credits` has written, in wei."""
-    return int(Decimal(text).scaleb(CREDIT_DIGITS))
 
 
 def price_warnings(prices: Prices, reference: Prices) -> list[str]:

@@ -99,10 +99,6 @@ class SentTransactions:
         if transactions:
             self._account.broadcast([(entry.hash, entry.raw) for entry in transactions])
 
-    def dearer(self, sent: Sent, market: Market) -> Fees | None:
-        """What a replacement pays; None when the bound allows no higher price."""
-        return replacement(sent.fees, market, self._account.bounds.of(sent.gas))
-
     def replace(self, transactions: Sequence[tuple[Sent, Fees]], head: int) -> None:
         """Sign the same transactions again with other prices, commit them, and
         broadcast them.

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -44,6 +45,7 @@ from tests.support.rpc_proxies import Call, node_proxy, real_answers, rejecting_
 from tests.support.wallet_harness import (
     ChainHarness,
     claims,
+    dearer,
     held,
     registered,
     scheduled_jobs,
@@ -166,8 +168,8 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
         for _ in range(5):  # and so do its replacements
             state = harness.account.fetch_account_state()
             (entry,) = harness.sent_transactions.all()
-            more = harness.sent_transactions.dearer(entry, state.market)
-            harness.sent_transactions.replace([(entry, more or entry.fees)], state.head)
+            more = dearer(harness.account, entry, state.market)
+            harness.sent_transactions.replace([(entry, more)], state.head)
             assert max(costs_wei(harness)) <= MAX_WEI
 
 
@@ -273,8 +275,7 @@ def test_nonce__only_one_endpoint_answers__is_believed_after_a_while(
     scheduled_jobs(chain, provider, 1)
     clock = Clock()
     away = f"http://127.0.0.1:{free_port()}"
-    rpc = Endpoints([chain.rpc_url, away], chain.chain_id)
-    rpc.measure_by(clock)
+    rpc = Endpoints([chain.rpc_url, away], chain.chain_id, clock)
     harness = ChainHarness.of(chain, provider, empty_database, rpc)
     for _ in range(4):  # time in which no endpoint was asked does not count
         with pytest.raises(RpcUnavailableError, match="expected a second endpoint"):
@@ -354,12 +355,16 @@ def replaced(others: Mapping[str, str], text: str) -> str:
 
 @contextmanager
 def fleet_with_forging_node(
-    chain: Chain, engine: Engine, provider: Account, second: str, rewrite: Forge
+    chain: Chain,
+    engine: Engine,
+    provider: Account,
+    second: str,
+    rewrite: Forge,
+    now_s: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[ChainHarness, threading.Event]]:
     with forging(chain, rewrite) as (is_forging, url):
-        harness = ChainHarness.of(
-            chain, provider, engine, Endpoints([url, second], chain.chain_id)
-        )
+        rpc = Endpoints([url, second], chain.chain_id, now_s)
+        harness = ChainHarness.of(chain, provider, engine, rpc)
         scan(harness.site)  # from here on
         yield harness, is_forging
 
@@ -562,14 +567,11 @@ def test_claim__liar_refuses_receipts_and_the_other_denies_it__is_not_believed(
         return text
 
     with fleet_with_forging_node(
-        chain, empty_database, provider, chain.rpc_url, rewrite
+        chain, empty_database, provider, chain.rpc_url, rewrite, clock
     ) as (
         harness,
         is_forging,
     ):
-        rpc = harness.site.chain.contract.rpc
-        assert isinstance(rpc, Endpoints)
-        rpc.measure_by(clock)
         other = claim_by_another(chain, is_forging)
         others[other.address[2:].lower()] = provider.address[2:].lower()
         refusing.set()
@@ -635,14 +637,10 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
     rewrite = partial(replaced, others)
     with (
         node_proxy(chain, answer) as (_, honest),
-        fleet_with_forging_node(chain, empty_database, provider, honest, rewrite) as (
-            harness,
-            is_forging,
-        ),
+        fleet_with_forging_node(
+            chain, empty_database, provider, honest, rewrite, clock
+        ) as (harness, is_forging),
     ):
-        rpc = harness.site.chain.contract.rpc
-        assert isinstance(rpc, Endpoints)
-        rpc.measure_by(clock)
         others[claim_by_another(chain, is_forging).address[2:].lower()] = (
             provider.address[2:].lower()
         )
@@ -703,8 +701,7 @@ def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begu
         return status, refusals[0] if together else refusals
 
     with node_proxy(chain, answer_honestly) as (asked, honest):
-        rpc = Endpoints([chain.rpc_url, honest], chain.chain_id)
-        rpc.measure_by(clock)
+        rpc = Endpoints([chain.rpc_url, honest], chain.chain_id, clock)
         harness = ChainHarness.of(chain, provider, empty_database, rpc)
         contract = harness.site.chain.contract
         events, _ = contract.decode_events(receipt["logs"])

@@ -22,9 +22,10 @@ from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tables import METADATA
+from supervisor_tasks.ledger.transactions import Sent
 from supervisor_tasks.open_transactions.receipts import follow_once
 from supervisor_tasks.wallet.account import WalletAccount
-from supervisor_tasks.wallet.fees import Bounds
+from supervisor_tasks.wallet.fees import Bounds, Fees, Market, replacement
 from supervisor_tasks.wallet.sent_transactions import SentTransactions
 from supervisor_tasks.wallet.transaction_writer import TransactionWriter, Write
 
@@ -196,15 +197,20 @@ def wait_for_receipts(harness: ChainHarness) -> None:
     wait_until(all_mined, "all that was sent to be mined", 60.0, 0.05)
 
 
+def dearer(account: WalletAccount, sent: Sent, market: Market) -> Fees:
+    """What a replacement pays: the same when the bound allows no higher price."""
+    return replacement(sent.fees, market, account.bounds.of(sent.gas)) or sent.fees
+
+
 def sign_again(account: WalletAccount) -> None:
     """Sign each open transaction again with a higher fee."""
     state = account.fetch_account_state()
     sent_transactions = SentTransactions(account)
-    dearer = [
-        (entry, sent_transactions.dearer(entry, state.market) or entry.fees)
+    replaced = [
+        (entry, dearer(account, entry, state.market))
         for entry in sent_transactions.all()
     ]
-    sent_transactions.replace(dearer, state.head)
+    sent_transactions.replace(replaced, state.head)
 
 
 def claims(number: int, first: int = 0) -> list[Write]:

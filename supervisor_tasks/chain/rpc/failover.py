@@ -57,7 +57,9 @@ GET_BROADCASTS = (Health.ALIVE, Health.REJECTING, Health.BEHIND)
 class Endpoint:
     """One endpoint and the last look at it."""
 
-    def __init__(self, url: str, number: int, deadline_s: float) -> None:
+    def __init__(
+        self, url: str, number: int, deadline_s: float, now_s: Callable[[], float]
+    ) -> None:
         self.name = shown(url, number)
         self.rpc = Rpc.at(url, deadline_s, self.name)
         self._looker = Rpc.at(url, LOOK_DEADLINE_S, self.name)
@@ -69,7 +71,7 @@ class Endpoint:
         self._head = 0
         self._looked_s = self._head_s = self._rejected_s = float("-inf")
         self.unavailable_since_s: float | None = None
-        self.unanswered = Unanswered()
+        self.unanswered = Unanswered(now_s)
         # It is there, and has not answered what it was asked last: because of its rate
         # limit, or because of the question. A look that succeeds does not end that:
         # looks ask less.
@@ -169,18 +171,24 @@ class Endpoint:
 
 class Endpoints(Rpc):
     """Endpoints of one chain, given in the order of preference. Threads may share
-    it.
+    it. `now_s` measures the time without answers.
     """
 
-    def __init__(self, urls: Sequence[str], chain_id: int) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        chain_id: int,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._chain_id = chain_id
         # the first must not use up the time of the next
         share_s = max(DEADLINE_S / len(urls), LEAST_SHARE_S)
         self._endpoints = [
-            Endpoint(url, number, share_s) for number, url in enumerate(urls, start=1)
+            Endpoint(url, number, share_s, now_s)
+            for number, url in enumerate(urls, start=1)
         ]
         # the answer of a second endpoint to what `each` asks
-        self._second_answer = Unanswered()
+        self._second_answer = Unanswered(now_s)
 
     def health(self) -> dict[str, Health]:
         """The health of each endpoint, by its name: what may be shown of its URL, and
@@ -240,12 +248,6 @@ class Endpoints(Rpc):
             busy = any(endpoint.busy for endpoint in self._endpoints)
             self._second_answer.failed(busy=busy)
         return by_name
-
-    def measure_by(self, now_s: Callable[[], float]) -> None:
-        """Measure the time without answers with another clock."""
-        self._second_answer.now_s = now_s
-        for endpoint in self._endpoints:
-            endpoint.unanswered.now_s = now_s
 
     def _answers_of(
         self, endpoint: Endpoint, calls: Sequence[Call]

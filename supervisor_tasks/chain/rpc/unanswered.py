@@ -16,13 +16,13 @@ class Unanswered:
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self.now_s = now_s
+        self._now_s = now_s
         self._failed_s: float | None = None
         self.for_s = 0.0
 
     def failed(self, *, busy: bool = False) -> None:
         """A try failed again; `busy`: because of a limit for the rate of requests."""
-        now_s = self.now_s()
+        now_s = self._now_s()
         if self._failed_s is not None:
             since_s = min(now_s - self._failed_s, COUNTED_S)
             self.for_s += since_s / BUSY_COUNTS_LESS if busy else since_s

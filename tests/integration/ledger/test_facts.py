@@ -21,7 +21,6 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import (
     DOCUMENT,
     FLAG,
-    FLOAT,
     INT,
     OPTIONAL_INT,
     PROVIDER,
@@ -73,7 +72,6 @@ def test_dataclass_codec__field_of_a_later_release__is_left_out() -> None:
     [
         (Fact("test.text", TEXT), "a b ; 'c'", "a b ; 'c'"),
         (Fact("test.int", INT), -7, "-7"),
-        (Fact("test.float", FLOAT), 0.1, "0.1"),
         (Fact("test.flag", FLAG), True, "true"),
         (Fact("test.flag", FLAG), False, "false"),
         (Fact("test.optional", OPTIONAL_INT), None, ""),

@@ -43,12 +43,6 @@ def meanings(owner: type) -> dict[str, str]:
     return found
 
 
-def first_sentence(documented: object) -> str:
-    """The first sentence of a docstring, without its full stop."""
-    text = " ".join((inspect.getdoc(documented) or "").split())
-    return text.partition(". ")[0].rstrip(".")
-
-
 def in_words(name: str) -> str:
     """A function's name as words."""
     return name.strip("_").replace("_", " ")

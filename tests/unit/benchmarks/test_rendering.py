@@ -14,7 +14,6 @@ from tests.support.benchmark_plans import DATA, a_plan, run_here
 
 # of a script that plays srun: it runs the words behind the options
 RUN_WORDS = 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"'
-TOPOLOGIES = sorted(DATA.glob("nvidia-smi-topo-*.txt"))
 
 
 def test_rendering__every_plan__is_as_its_golden_file_shows() -> None:

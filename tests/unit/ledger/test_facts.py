@@ -2,7 +2,6 @@
 them.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,6 @@ from supervisor_tasks.ledger.facts import (
     BALANCE,
     DOCUMENT,
     FLAG,
-    FLOAT,
     INT,
     OPTIONAL_INT,
     SLURM_START,
@@ -41,10 +39,6 @@ PAIR = dataclass_codec(Pair)
         (INT, 0, "0"),
         (INT, -7, "-7"),
         (INT, 2**70, "1180591620717411303424"),
-        (FLOAT, 0.1, "0.1"),
-        (FLOAT, 1e300, "1e+300"),
-        (FLOAT, 0.1 + 0.2, "0.30000000000000004"),
-        (FLOAT, math.inf, "inf"),
         (FLAG, True, "true"),
         (FLAG, False, "false"),
         (OPTIONAL_INT, None, ""),
@@ -87,8 +81,6 @@ def test_flag__other_text_than_true__is_false(stored: str) -> None:
         (INT, ""),
         (INT, "1.5"),
         (INT, "none"),
-        (FLOAT, ""),
-        (FLOAT, "1,5"),
         (OPTIONAL_INT, "None"),
         (OPTIONAL_INT, " "),
         (DOCUMENT, ""),

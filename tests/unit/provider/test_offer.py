@@ -17,7 +17,6 @@ from supervisor_tasks.provider.offer import (
     label_texts,
     merged,
     normalised_labels,
-    parse_credits,
     price_warnings,
     rounded_credits,
     shadowed_labels,
@@ -195,5 +194,5 @@ def test_format_credits__exact_and_rounded__is_read_again(
     wei: int, exact: str, rounded: str
 ) -> None:
     assert format_credits(wei) == exact
-    assert parse_credits(exact) == wei
+    assert int(Decimal(exact).scaleb(18)) == wei
     assert rounded_credits(wei) == rounded
