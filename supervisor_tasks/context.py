@@ -48,7 +48,7 @@ class ChainServices:
     blocks: Blocks
     confirmations: int
     stuck_after_s: float = 60.0
-    reach: AdaptiveRange = field(default_factory=AdaptiveRange)
+    log_range: AdaptiveRange = field(default_factory=AdaptiveRange)
     claim_waits: ClaimWaits = field(default_factory=ClaimWaits)
     heads: Heads = field(default_factory=Heads)
 
@@ -116,7 +116,7 @@ class ReconciliationServices:
     grace_s: float
     start_block: int
     foreign_jobs_allowed: bool = False
-    reach: AdaptiveRange = field(default_factory=AdaptiveRange)
+    log_range: AdaptiveRange = field(default_factory=AdaptiveRange)
 
 
 @dataclass(frozen=True, slots=True)

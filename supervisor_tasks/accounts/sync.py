@@ -104,7 +104,7 @@ def _read_requests(context: WorkerContext) -> bool:
         return False
     customers = set[Address]()
     while last <= read_up_to:
-        last, requesters, unreadable = chain.reach.ask(
+        last, requesters, unreadable = chain.log_range.ask(
             partial(_customers, chain.contract, last + 1, head)
         )
         alarm_of_unreadable(ledger, unreadable)

@@ -25,14 +25,14 @@ class ClaimWaits:
         self._lock = threading.Lock()
 
     def read(
-        self, happened: Iterable[tuple[JobId, Event]], times_s: Mapping[int, int]
+        self, events: Iterable[tuple[JobId, Event]], times_s: Mapping[int, int]
     ) -> list[int]:
         """Read events in the chain's order, with the times of their blocks. Returns the
         seconds that each claim among them has waited, as far as they are known.
         """
         waits_s = list[int]()
         with self._lock:
-            for job_id, event in happened:
+            for job_id, event in events:
                 wait_s = self._read(job_id, event, times_s)
                 if wait_s is not None:
                     waits_s.append(wait_s)

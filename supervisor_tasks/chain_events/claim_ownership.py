@@ -20,13 +20,13 @@ log = structlog.get_logger()
 
 
 def drop_foreign_claims(
-    ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent]
+    ledger: Ledger, contract: Contract, events: Sequence[ChainEvent]
 ) -> list[ChainEvent]:
     """The events without the claims of another ledger, or another cluster of this one,
     that writes with the same key: their fleets handle them. This ledger remembers those
     of other ledgers and raises an alarm.
     """
-    ours, others = classify_claims(ledger, contract, happened)
+    ours, others = classify_claims(ledger, contract, events)
     if others:
         ledger.foreign_claims.store(others)
         about = {
@@ -41,7 +41,7 @@ def drop_foreign_claims(
 def classify_claims(
     ledger: Ledger,
     contract: Contract,
-    happened: Sequence[ChainEvent],
+    events: Sequence[ChainEvent],
     *,
     old: bool = False,
 ) -> tuple[list[ChainEvent], list[ForeignClaim]]:
@@ -53,14 +53,14 @@ def classify_claims(
     that cluster's, also if its tag says otherwise. With `old`, the node may have
     lost a transaction; its claim then counts as one without a tag.
     """
-    claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
+    claims = {entry.tx_hash for entry in events if isinstance(entry.event, Claimed)}
     if not claims:
-        return list(happened), []
+        return list(events), []
     transactions = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
     partners = ledger.wallets.partners(contract.chain_id, contract.provider)
     writers = transactions.writers(claims)
     of_partners = {tx_hash for tx_hash in claims if writers.get(tx_hash) in partners}
-    of_partners |= _claimed_elsewhere(ledger, happened, writers)
+    of_partners |= _claimed_elsewhere(ledger, events, writers)
     unknown, foreign = claims - writers.keys(), dict[str, bytes | None]()
     if unknown:
         tags = _tags(contract, sorted(unknown), old)
@@ -69,12 +69,12 @@ def classify_claims(
         )
         of_partners |= by_tag
     return _split_claims(
-        _without_claims(happened, of_partners), unknown - of_partners, foreign
+        _without_claims(events, of_partners), unknown - of_partners, foreign
     )
 
 
 def _claimed_elsewhere(
-    ledger: Ledger, happened: Sequence[ChainEvent], writers: Mapping[str, str]
+    ledger: Ledger, events: Sequence[ChainEvent], writers: Mapping[str, str]
 ) -> set[str]:
     """The transactions of claims that this cluster has not written, and that another
     cluster already has. Which clusters share the wallet changes, and with it whose an
@@ -82,7 +82,7 @@ def _claimed_elsewhere(
     """
     claims = dict[str, str]()  # transactions by claim keys
     job_ids = set[str]()
-    for entry in happened:
+    for entry in events:
         is_own = writers.get(entry.tx_hash) == ledger.cluster
         if isinstance(entry.event, Claimed) and not is_own:
             claims[entry.event.claim_key] = entry.tx_hash
@@ -137,18 +137,18 @@ def _known_tags(
 
 
 def _without_claims(
-    happened: Sequence[ChainEvent], hashes: Collection[str]
+    events: Sequence[ChainEvent], hashes: Collection[str]
 ) -> list[ChainEvent]:
     """The events without the claims of these transactions."""
     return [
         entry
-        for entry in happened
+        for entry in events
         if entry.tx_hash not in hashes or not isinstance(entry.event, Claimed)
     ]
 
 
 def _split_claims(
-    happened: Sequence[ChainEvent],
+    events: Sequence[ChainEvent],
     unknown: Collection[str],
     foreign: Mapping[str, bytes | None],
 ) -> tuple[list[ChainEvent], list[ForeignClaim]]:
@@ -156,7 +156,7 @@ def _split_claims(
     `unknown` transactions are not in the ledger.
     """
     kept, others = list[ChainEvent](), list[ForeignClaim]()
-    for entry in happened:
+    for entry in events:
         if not isinstance(entry.event, Claimed) or entry.tx_hash not in unknown:
             kept.append(entry)
             continue

@@ -38,13 +38,13 @@ Events = dict[str, set[ChainEvent]]  # by the transaction's hash
 
 
 def unconfirmed_transactions(
-    ledger: Ledger, contract: Contract, happened: Iterable[ChainEvent]
+    ledger: Ledger, contract: Contract, events: Iterable[ChainEvent]
 ) -> set[str]:
     """The hashes of the transactions whose events no second endpoint shows; empty when
     there is only one endpoint. Each endpoint gets one request for all transactions
     together.
     """
-    wanted = _by_transaction(happened)
+    wanted = _by_transaction(events)
     endpoints = contract.rpc
     if (
         not isinstance(endpoints, Endpoints)
@@ -88,12 +88,12 @@ def _not_shown_at_all(
     return not_shown
 
 
-def _by_transaction(happened: Iterable[ChainEvent]) -> Events:
+def _by_transaction(events: Iterable[ChainEvent]) -> Events:
     """The events that begin or change work, by transaction. Transitions only report its
     result.
     """
     found = Events()
-    for entry in happened:
+    for entry in events:
         if isinstance(entry.event, Claimed | ToppedUp | CancelRequested):
             found.setdefault(entry.tx_hash, set()).add(entry)
     return found
@@ -126,8 +126,8 @@ def _shown_by(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> list
     """The names of the endpoints that show all wanted events of the transaction."""
     return [
         name
-        for name, events in shown.items()
-        if wanted[tx_hash] <= events.get(tx_hash, set())
+        for name, its_events in shown.items()
+        if wanted[tx_hash] <= its_events.get(tx_hash, set())
     ]
 
 

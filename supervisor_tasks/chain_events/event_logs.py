@@ -23,9 +23,9 @@ def decode_logs(
     """The events in the logs, in the chain's order. An alarm is raised for logs that
     cannot be read.
     """
-    happened, unreadable = contract.decode_events(logs)
+    events, unreadable = contract.decode_events(logs)
     alarm_of_unreadable(ledger, unreadable)
-    return happened
+    return events
 
 
 def alarm_of_unreadable(ledger: Ledger, unreadable: Sequence[Unreadable]) -> None:

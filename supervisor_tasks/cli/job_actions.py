@@ -319,7 +319,7 @@ def mark_lost(
         )
     will = f"{counted(len(chosen), 'job')} ({some_of(chosen)}) will end as PANICKED on the contract, and will not be paid"
     with cli.change("job mark-lost", chosen, will, yes=yes, reason=reason):
-        lost = operator_actions.confirm_lost(cli.ledger, chosen)
+        lost = operator_actions.mark_lost(cli.ledger, chosen)
         if not lost:
             raise CommandError(
                 "found that these jobs have changed meanwhile; expected some that need your decision: look again"

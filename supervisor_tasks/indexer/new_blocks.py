@@ -58,13 +58,13 @@ class Failures:
 
     number: int = 0
 
-    def failed(self, error: SupervisorError) -> None:
+    def record_failure(self, error: SupervisorError) -> None:
         """A look failed."""
         self.number += 1
         if self.number == 1:
             log.warning("chain_poll_failed", error=str(error))
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """A look succeeded."""
         if self.number:
             log.info("chain_poll_recovered", failed=self.number)
@@ -210,12 +210,12 @@ class NewBlocks:
             self.poll()
             self.look_at_logs()
         except SupervisorError as error:
-            self._failures.failed(error)
+            self._failures.record_failure(error)
         except Exception:
             # the edge of a thread: if the thread ended, no job would be claimed
             log.exception("chain_poll_crashed")
         else:
-            self._failures.succeeded()
+            self._failures.record_success()
 
     def poll(self) -> None:
         """Look at the contract if there may be something new. Raises
@@ -285,23 +285,23 @@ class NewBlocks:
         wrote. Raises LedgerUnavailableError; a retry helps.
         """
         entries = [self._logs.popleft() for _ in range(len(self._logs))]
-        happened, _ = self._context.chain.contract.decode_events(entries)
-        if not happened:
+        events, _ = self._context.chain.contract.decode_events(entries)
+        if not events:
             return
         own = self._context.chain.account.transactions.ours(
-            {entry.tx_hash for entry in happened}
+            {entry.tx_hash for entry in events}
         )
-        others = [entry for entry in happened if entry.tx_hash not in own]
+        others = [entry for entry in events if entry.tx_hash not in own]
         if others and self._concern_us(others):
             self._dispatch("scan")
 
-    def _concern_us(self, happened: Sequence[ChainEvent]) -> bool:
+    def _concern_us(self, events: Sequence[ChainEvent]) -> bool:
         """Whether one of these events concerns a job of ours. A transition may be of
         another provider's job.
         """
-        if any(not isinstance(entry.event, ChainStatusObserved) for entry in happened):
+        if any(not isinstance(entry.event, ChainStatusObserved) for entry in events):
             return True
-        return bool(self._context.ledger.jobs({entry.job_id for entry in happened}))
+        return bool(self._context.ledger.jobs({entry.job_id for entry in events}))
 
     def _find_new_customers(self, head: int) -> None:
         """Dispatch the task that makes accounts when a customer has requested a job; only

@@ -61,7 +61,7 @@ def find_lost_receipts(
     store, rpc = context.chain.blocks, context.chain.contract.rpc
     mined = store.mined_in(
         min(read_up_to, head - store.kept),
-        min(head, read_up_to + context.chain.reach.blocks),
+        min(head, read_up_to + context.chain.log_range.blocks),
     )
     hashes = kept_hashes | blocks.hashes_at(
         rpc, {number for number, _ in mined} - kept_hashes.keys()

@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 MAX_ERROR_CHARS = 500  # characters of an error in an alarm
 # a node that is behind, or shows no logs, for this long does not recover by itself
-STILL_S = 180.0
+STALLED_AFTER_S = 180.0
 
 
 def scan(context: WorkerContext) -> None:
@@ -104,7 +104,7 @@ def _stalled_condition(context: WorkerContext, alarm: AlarmName) -> Condition:
     other.
     """
     return Condition(
-        context.ledger, alarm, STILL_S, name=AlarmName.CHAIN_SCAN_STALLED.value
+        context.ledger, alarm, STALLED_AFTER_S, name=AlarmName.CHAIN_SCAN_STALLED.value
     )
 
 
@@ -140,13 +140,13 @@ def _read(
     second endpoint shows are left for the next time.
     """
     ledger, contract = context.ledger, context.chain.contract
-    stretch = context.chain.reach.ask(
-        partial(_stretch, context, kept_hashes, first, head)
+    block_range = context.chain.log_range.ask(
+        partial(_read_range, context, kept_hashes, first, head)
     )
-    happened = decode_logs(ledger, contract, stretch.logs)
-    doubted = unconfirmed_transactions(ledger, contract, happened)
+    events = decode_logs(ledger, contract, block_range.logs)
+    doubted = unconfirmed_transactions(ledger, contract, events)
     if doubted:
-        last_certain = _first_block_of(doubted, stretch.logs) - 1
+        last_certain = _first_block_of(doubted, block_range.logs) - 1
         log.info(
             "waits_for_a_second_endpoint",
             transactions=len(doubted),
@@ -154,22 +154,22 @@ def _read(
         )
         if last_certain < first:
             return first - 1
-        stretch = context.chain.reach.ask(
-            partial(_stretch, context, kept_hashes, first, last_certain)
+        block_range = context.chain.log_range.ask(
+            partial(_read_range, context, kept_hashes, first, last_certain)
         )
-        happened = decode_logs(ledger, contract, stretch.logs)
+        events = decode_logs(ledger, contract, block_range.logs)
         # this answer may have other events than the one before
-        if unconfirmed_transactions(ledger, contract, happened):
+        if unconfirmed_transactions(ledger, contract, events):
             return first - 1
-    last = stretch.blocks[-1].number
+    last = block_range.blocks[-1].number
 
     def store_cursor(connection: Connection) -> None:
-        context.chain.blocks.store(connection, stretch.hashes)
-        ledger.cursors.set(connection, CONTRACT_STREAM, last, stretch.hashes[last])
+        context.chain.blocks.store(connection, block_range.hashes)
+        ledger.cursors.set(connection, CONTRACT_STREAM, last, block_range.hashes[last])
 
-    jobs = ledger.record(*_changes(context, happened), also=store_cursor)
+    jobs = ledger.record(*_changes(context, events), also=store_cursor)
     _show_lag(context, head, last)
-    _measure_claim_waits(context, happened, jobs, stretch.times_s)
+    _measure_claim_waits(context, events, jobs, block_range.times_s)
     return last
 
 
@@ -184,18 +184,18 @@ def _first_block_of(tx_hashes: Collection[str], logs: Iterable[dict[str, Any]]) 
 
 def _measure_claim_waits(
     context: WorkerContext,
-    happened: Iterable[ChainEvent],
+    events: Iterable[ChainEvent],
     jobs: Collection[JobId],
     times_s: Mapping[int, int],
 ) -> None:
     """Measure how long our claims waited. A claim whose job is not in the ledger's
     `jobs` is another ledger's.
     """
-    events = list[tuple[JobId, Event]]()
-    for entry in happened:
+    counted = list[tuple[JobId, Event]]()
+    for entry in events:
         if entry.job_id in jobs or not isinstance(entry.event, Claimed):
-            events.append((entry.job_id, entry.event))
-    for wait_s in context.chain.claim_waits.read(events, times_s):
+            counted.append((entry.job_id, entry.event))
+    for wait_s in context.chain.claim_waits.read(counted, times_s):
         CLAIM_WAITS.observe(wait_s)
 
 
@@ -205,7 +205,7 @@ def _show_lag(context: WorkerContext, head: int, read_up_to: int) -> None:
     CHAIN_LAG.labels(chain_id).set(max(head - read_up_to, 0))
 
 
-def _stretch(
+def _read_range(
     context: WorkerContext,
     kept_hashes: dict[int, str],
     first: int,
@@ -215,27 +215,27 @@ def _stretch(
     contract, last = context.chain.contract, min(head, first + most_blocks - 1)
     earliest = first if kept_hashes else 0
     first_kept = min(last, max(earliest, head + 1 - context.chain.blocks.kept))
-    stretch = blocks.read_range(
+    block_range = blocks.read_range(
         contract.rpc, first_kept, last, contract.logs_call(first, last)
     )
     before = kept_hashes.get(first_kept - 1)
-    if before is not None and stretch.blocks[0].parent != before:
+    if before is not None and block_range.blocks[0].parent != before:
         raise BetweenForksError(
             f"block {first_kept} does not follow the one that was read before it"
         )
-    return stretch
+    return block_range
 
 
 def _changes(context: WorkerContext, events: Sequence[ChainEvent]) -> list[JobChange]:
     """The events of our jobs. A transition may be of another provider's job; other
     events are always ours.
     """
-    happened = drop_foreign_claims(context.ledger, context.chain.contract, events)
-    ours = set(context.ledger.jobs({entry.job_id for entry in happened}))
+    kept = drop_foreign_claims(context.ledger, context.chain.contract, events)
+    ours = set(context.ledger.jobs({entry.job_id for entry in kept}))
     # their transitions count, too
-    ours |= {entry.job_id for entry in happened if isinstance(entry.event, Claimed)}
+    ours |= {entry.job_id for entry in kept if isinstance(entry.event, Claimed)}
     changes = list[JobChange]()
-    for entry in happened:
+    for entry in kept:
         is_transition = isinstance(entry.event, ChainStatusObserved)
         if entry.job_id in ours or not is_transition:
             changes.append(JobChange(entry.job_id, entry.event))

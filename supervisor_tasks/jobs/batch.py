@@ -237,7 +237,7 @@ class Batch:
             error = RuntimeError(
                 f"the function that carried it out gave no outcome: {error!r}"
             )
-        group.failed(error)
+        group.fail(error)
         self._items.put(_Ended(len(group.members), polls))
 
     # --- outcomes are gathered and recorded -------------------------------------------

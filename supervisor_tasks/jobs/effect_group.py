@@ -84,7 +84,7 @@ class Group:
         """The customer of the first job."""
         return self.members[0][0].customer
 
-    def failed(self, error: Exception, members: Members | None = None) -> None:
+    def fail(self, error: Exception, members: Members | None = None) -> None:
         """Answer these members, or all of the group, with the error. Members that have
         an answer keep it.
         """

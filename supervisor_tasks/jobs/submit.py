@@ -82,7 +82,7 @@ def submit(group: Group) -> None:
         try:
             _submit_ready(group, ready)
         except Exception as error:  # noqa: BLE001  the answer of those that have none; the search goes on all the same
-            group.failed(error, ready)
+            group.fail(error, ready)
     if not sought:
         return
     if ready:
@@ -102,7 +102,7 @@ def _of_one_command(
         [sizes.get(job.job_id, 0) for job, _ in ready], COMMAND_SCRIPT_BYTES
     )
     if number < len(ready):
-        group.failed(CommandFullError(), ready[number:])
+        group.fail(CommandFullError(), ready[number:])
     return ready[:number]
 
 

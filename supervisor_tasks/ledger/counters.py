@@ -152,14 +152,14 @@ class Counters:
         connection: Connection,
         before: Jobs,
         after: Jobs,
-        happened: Sequence[tuple[Job, Event]],
+        events: Sequence[tuple[Job, Event]],
     ) -> None:
         """Count a change of jobs, in its transaction and before the change is written
         to the journal.
         """
-        amounts = events_counted(happened) + jobs_counted(before, after)
+        amounts = events_counted(events) + jobs_counted(before, after)
         submitted = [
-            job.job_id for job, event in happened if isinstance(event, Submitted)
+            job.job_id for job, event in events if isinstance(event, Submitted)
         ]
         if submitted:
             asked = {"cluster": self._cluster, "job_ids": submitted}
@@ -194,10 +194,10 @@ class Counters:
             return {(row.name, row.label): row.total for row in rows}
 
 
-def events_counted(happened: Iterable[tuple[Job, Event]]) -> Amounts:
+def events_counted(events: Iterable[tuple[Job, Event]]) -> Amounts:
     """What these events count. Pure."""
     amounts: Amounts = Counter()
-    for _, event in happened:
+    for _, event in events:
         if type(event) in RESULT_OF:
             amounts[Total.SUBMISSIONS, RESULT_OF[type(event)]] += 1
     return amounts

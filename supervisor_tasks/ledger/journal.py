@@ -165,15 +165,14 @@ class Journal:
         self._cluster = cluster
 
     def write(
-        self, connection: Connection, happened: Sequence[tuple[Job, Event]]
+        self, connection: Connection, events: Sequence[tuple[Job, Event]]
     ) -> None:
         """Store events in the transaction that changes their jobs, each with the state
         of its job after it.
         """
-        if happened:
+        if events:
             rows = [
-                {"cluster": self._cluster, **_row(job, event)}
-                for job, event in happened
+                {"cluster": self._cluster, **_row(job, event)} for job, event in events
             ]
             connection.execute(_WRITE, as_rows(rows))
 

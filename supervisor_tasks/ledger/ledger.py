@@ -122,13 +122,13 @@ ALWAYS_JOURNALLED = (
 @dataclass(slots=True)
 class _Progress:
     """What the events of a transaction make of the jobs: the jobs before and after, the
-    events to journal, and the wanted effects.
+    events to journal, and the requested effects.
     """
 
     before: Jobs
     after: dict[JobId, Job]
-    happened: list[tuple[Job, Event]] = field(default_factory=list)
-    wanted: EffectRequests = field(default_factory=EffectRequests)
+    events: list[tuple[Job, Event]] = field(default_factory=list)
+    requested: EffectRequests = field(default_factory=EffectRequests)
 
     def add(
         self, change: JobChange, new: Job | None, effects: Sequence[Effect]
@@ -138,11 +138,11 @@ class _Progress:
             return
         old, self.after[change.job_id] = self.after.get(change.job_id), new
         if new != old or isinstance(change.event, ALWAYS_JOURNALLED):
-            self.happened.append((new, change.event))
+            self.events.append((new, change.event))
         for effect in effects:
             key = change.job_id, effect.kind
-            due_in_s = self.wanted.get(key, effect.due_in_s)
-            self.wanted[key] = min(due_in_s, effect.due_in_s)
+            due_in_s = self.requested.get(key, effect.due_in_s)
+            self.requested[key] = min(due_in_s, effect.due_in_s)
 
 
 InSameTransaction = Callable[[Connection], object]
@@ -259,19 +259,19 @@ class Ledger:
         """Store what the events have made of the jobs, and their effects. Returns the
         effects that are due now or in a moment.
         """
-        before, after, happened = progress.before, progress.after, progress.happened
+        before, after, events = progress.before, progress.after, progress.events
         changed = [job for job_id, job in after.items() if before.get(job_id) != job]
         self._store_jobs(connection, changed)
-        self._store_scripts(connection, before, after, happened)
-        self.counters.count(connection, before, after, happened)
-        self.journal.write(connection, happened)
-        return self._update_effects(connection, changes, progress.wanted, changed)
+        self._store_scripts(connection, before, after, events)
+        self.counters.count(connection, before, after, events)
+        self.journal.write(connection, events)
+        return self._update_effects(connection, changes, progress.requested, changed)
 
     def _update_effects(
         self,
         connection: Connection,
         changes: Sequence[JobChange],
-        wanted: EffectRequests,
+        requested: EffectRequests,
         changed: Sequence[Job],
     ) -> list[OpenEffect]:
         """End the effects that were carried out, open those that follow, and close
@@ -282,8 +282,8 @@ class Ledger:
             for change in changes
             if change.done is not None
         ]
-        still_open = self.effects.end(connection, done, wanted)
-        opened = self.effects.open(connection, wanted)
+        still_open = self.effects.end(connection, done, requested)
+        opened = self.effects.open(connection, requested)
         self.effects.close_obsolete(connection, changed)
         return [
             effect
@@ -305,7 +305,7 @@ class Ledger:
         connection: Connection,
         before: Jobs,
         after: Jobs,
-        happened: Sequence[tuple[Job, Event]],
+        events: Sequence[tuple[Job, Event]],
     ) -> None:
         """Store scripts that were fetched, and delete scripts that are void because
         their job started over.
@@ -316,7 +316,7 @@ class Ledger:
             if job.has_script and not after[job_id].has_script
         ]
         scripts: dict[JobId, str | None] = dict.fromkeys(void)
-        for job, event in happened:
+        for job, event in events:
             if isinstance(event, ScriptFetched) and after[job.job_id].has_script:
                 scripts[job.job_id] = event.script
         if scripts:

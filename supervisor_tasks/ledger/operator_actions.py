@@ -22,7 +22,7 @@ from supervisor_tasks.ledger.switch_names import Switch, is_pause_of_sweep
 
 ACCEPTED = "the operator accepted SLURM as it is"
 NO_OTHER_SLURM = "no other SLURM"
-CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
+MARKED_LOST = "SLURM has lost the job, as the operator confirmed"
 
 
 class EffectChangedError(SupervisorError):
@@ -75,7 +75,7 @@ def needs_operator(ledger: Ledger) -> dict[JobId, SlurmId | None]:
     return ledger.reconciliations.last_entry("needs_operator")
 
 
-def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list[JobId]:
+def mark_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list[JobId]:
     """Panic jobs that need the operator's decision, all or these: he confirms that they
     are lost.
 
@@ -93,7 +93,7 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
     before = ledger.jobs(confirmed)
     changes = list[JobChange]()
     for job_id, slurm_id in confirmed.items():
-        changes.append(JobChange(job_id, SlurmJobMissing(slurm_id, CONFIRMED_LOST)))
+        changes.append(JobChange(job_id, SlurmJobMissing(slurm_id, MARKED_LOST)))
     after = ledger.record(*changes)
     ledger.reconciliations.ask("the operator confirmed that jobs are lost")
     return [job_id for job_id, job in after.items() if job != before.get(job_id)]
@@ -112,7 +112,7 @@ def accept_slurm(ledger: Ledger, shown: str | None) -> None:
     """Accept the SLURM cluster that was found, and that the operator was shown; None if
     it is the expected one. Submissions go on, unless an operator has paused them. Jobs
     that it has forgotten up to now, and that never ran, are submitted again; the
-    operator decides about those that ran (`confirm_lost`).
+    operator decides about those that ran (`mark_lost`).
 
     Raises AnotherSlurmFoundError, and changes nothing, when workers have found another
     one since; a retry does not help: the operator looks at the cluster again. Raises

@@ -36,9 +36,8 @@ log = structlog.get_logger()
 # the whole time-out of each command. An effect that is only slow must not be parked.
 # The lease of a dead holder is free at once.
 LEASE_S = 420.0
-OVERDUE_AFTER_S = (
-    300.0  # an effect that fails for longer, or more often, raises an alarm
-)
+# an effect that fails for longer, or more often, raises an alarm
+OVERDUE_AFTER_S = 300.0
 OVERDUE_AFTER_TRIES = 50
 # Unexpected failures in a row after which an effect is isolated (leased without another one), and after which it
 # is parked.
@@ -460,13 +459,13 @@ class Effects:
         self,
         connection: Connection,
         done: Sequence[tuple[OpenEffect, str | None]],
-        wanted: EffectRequests,
+        requested: EffectRequests,
     ) -> list[OpenEffect]:
         """End effects that are still held. Each comes with the reason why it was
         carried out without a result, or None.
 
-        An effect that is wanted again becomes due again, and is removed from `wanted`.
-        Returns those that stay open.
+        An effect that is requested again becomes due again, and is removed from
+        `requested`. Returns those that stay open.
         """
         if not done:
             return []
@@ -474,7 +473,7 @@ class Effects:
         failure_reason = list[str | None]()
         for effect, why in done:
             effects.append(effect)
-            dues.append(wanted.get((JobId(effect.subject), effect.kind)))
+            dues.append(requested.get((JobId(effect.subject), effect.kind)))
             failure_reason.append(sanitize_optional(why))
         rows = connection.execute(
             outbox_sql.END,
@@ -482,23 +481,25 @@ class Effects:
         )
         still_open = list[Any]()
         for row in rows:
-            wanted.pop((JobId(row.subject), EffectKind(row.kind)), None)
+            requested.pop((JobId(row.subject), EffectKind(row.kind)), None)
             if row.done_at is None and row.parked_at is None:
                 still_open.append(row)
         return open_effects(still_open)
 
-    def open(self, connection: Connection, wanted: EffectRequests) -> list[OpenEffect]:
+    def open(
+        self, connection: Connection, requested: EffectRequests
+    ) -> list[OpenEffect]:
         """Open effects, or bring forward those that are open. Returns those that a
         worker may lease.
         """
-        if not wanted:
+        if not requested:
             return []
-        job_ids, kinds = zip(*wanted, strict=True)
+        job_ids, kinds = zip(*requested, strict=True)
         parameters = {
             "cluster": self._cluster,
             "job_ids": list(job_ids),
             "kinds": _values(kinds),
-            "dues": list(wanted.values()),
+            "dues": list(requested.values()),
         }
         rows = connection.execute(outbox_sql.OPEN, parameters)
         return open_effects(

@@ -96,7 +96,7 @@ def read_old_claims(
     for _ in range(HISTORY_QUESTIONS):
         if first <= start_block:
             break
-        first, logs = context.sweep.reach.ask(
+        first, logs = context.sweep.log_range.ask(
             partial(_logs, contract, start_block, first - 1)
         )
         events = decode_logs(context.ledger, contract, logs)

@@ -25,7 +25,7 @@ UNDECIDED = """
     WHERE EXISTS (SELECT 1 FROM alarms WHERE name = :alarm)"""
 
 
-def confirm_lost(grid: Grid) -> list[str]:
+def mark_lost(grid: Grid) -> list[str]:
     """Confirm as lost the jobs that the sweep holds and whose files slurmctld has
     removed, as its log shows.
     """
@@ -64,7 +64,7 @@ def on_duty(grid: Grid) -> Iterator[list[str]]:
     def watch() -> None:
         while not over.wait(LOOKS_EVERY_S):
             try:
-                confirmed.extend(confirm_lost(grid))
+                confirmed.extend(mark_lost(grid))
             except OperationalError:
                 continue  # the fault of this moment is the database
 

@@ -765,7 +765,7 @@ def test_sweep__slurm_lost_its_state__jobs_wait_until_slurm_knows_other_jobs(
         ChainStatus.RUNNING
     }
     with ledger(grid) as engine:  # the operator's word for one of them
-        assert operator_actions.confirm_lost(
+        assert operator_actions.mark_lost(
             Ledger(engine, "devgrid", dispatch=lambda _: None), [first]
         ) == [first]
     job = wait_for_end(grid, first)

@@ -402,7 +402,7 @@ def test_job__changes_while_the_command_asks__is_left_as_it_is(
     assert refusal in entry["outcome"]
 
 
-def test_confirm_lost__a_job_that_needs_a_decision__is_panicked_and_no_other(
+def test_mark_lost__a_job_that_needs_a_decision__is_panicked_and_no_other(
     run: Run, ledger: Ledger
 ) -> None:
     assert (

@@ -279,7 +279,7 @@ def test_stale__untouched_effects__are_counted(ledger: Ledger) -> None:
     }
 
 
-def test_confirm_lost__several_jobs__ends_undecided_ones_that_are_still_the_same(
+def test_mark_lost__several_jobs__ends_undecided_ones_that_are_still_the_same(
     ledger: Ledger,
 ) -> None:
     for number in (1, 2, 3):
@@ -288,9 +288,9 @@ def test_confirm_lost__several_jobs__ends_undecided_ones_that_are_still_the_same
     ledger.reconciliations.store(
         ledger.reconciliations.begin("first"), REPORT | {"needs_operator": lost}, {}
     )
-    assert operator_actions.confirm_lost(ledger, [job_id(3)]) == []
+    assert operator_actions.mark_lost(ledger, [job_id(3)]) == []
     # the second one has another SLURM id by now
-    assert operator_actions.confirm_lost(ledger) == [job_id(1)]
+    assert operator_actions.mark_lost(ledger) == [job_id(1)]
     jobs = ledger.jobs([job_id(1), job_id(2), job_id(3)])
     assert [jobs[job_id(number)].state for number in (1, 2, 3)] == [
         State.ENDED,
