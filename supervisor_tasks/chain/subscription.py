@@ -33,13 +33,11 @@ log = structlog.get_logger()
 
 MAX_BYTES = 256 * 2**10  # of a message, and of the pages of an answer; a head has 2 KB
 MAX_QUEUED_MESSAGES = 16  # received messages that are not read yet
-MAX_MESSAGES_A_SECOND = (
-    1000  # messages that are read a second; the others wait in the node
-)
+# messages that are read a second; the others wait in the node
+MAX_MESSAGES_A_SECOND = 1000
 HEADS, LOGS = "newHeads", "logs"  # their names in eth_subscribe
-MAX_SHORT_CHARS = (
-    100  # characters of an answer: a chain's number, a subscription's name
-)
+# characters of an answer: a chain's number, a subscription's name
+MAX_SHORT_CHARS = 100
 PATIENCE_S = 10.0  # to connect, and for an answer
 PING_EVERY_S = 5.0  # a dead connection that looks alive is closed after twice that
 FIRST_AGAIN_S = 1.0

@@ -35,9 +35,8 @@ AT_MOST = {
 UNLIMITED_CLAIMS = 1000  # a limit that has grown to this is over
 # The call of another contract can use all gas but a 64th of it.
 OUT_OF_GAS_SHARE = 0.9
-MAX_REVERTED_CLAIMS = (
-    3  # in a row; a customer may cancel a job in the block of its claim
-)
+# in a row; a customer may cancel a job in the block of its claim
+MAX_REVERTED_CLAIMS = 3
 FIRST_REVERT_WAIT_S = 1.0  # doubled with each further revert
 MAX_REVERT_WAIT_S = 60.0
 # a customer may cancel between the look at the queue and the estimate

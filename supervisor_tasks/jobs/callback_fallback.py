@@ -34,11 +34,9 @@ RESIZED = "SLURM has forgotten how the job ended, and a plugin's seconds begin a
 SUSPENDED = "SLURM has forgotten how the job ended, and a plugin's seconds include its suspension: use `supervisor job settle`"
 
 
-CALLBACKS_AT_ONCE = (
-    # different callbacks of one job under one SLURM id; the hook and the SPANK plugin
-    # report two things
-    4
-)
+# different callbacks of one job under one SLURM id; the hook and the SPANK plugin
+# report two things
+CALLBACKS_AT_ONCE = 4
 FIRST_GAP_S = 1.0  # doubled with each further callback
 MAX_GAP_S = 30.0
 

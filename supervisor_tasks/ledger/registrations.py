@@ -82,9 +82,8 @@ REGISTRATION = Fact("provider.registration", DOCUMENT)
 REGISTERED_PRICES = Fact(
     "provider.registered_prices", Codec(_stored_prices, _registered_prices)
 )
-REGISTRATION_REQUESTED = Fact(
-    "provider.registration_requested", TEXT
-)  # the operator asks for it; the value is the reason
+# the operator asks for it; the value is the reason
+REGISTRATION_REQUESTED = Fact("provider.registration_requested", TEXT)
 MEASUREMENT_REQUESTED = Fact("provider.measurement_requested", TEXT)
 
 

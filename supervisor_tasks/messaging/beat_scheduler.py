@@ -31,9 +31,8 @@ Waiting = Callable[[], Mapping[str, int]]  # how many messages wait in each queu
 Question = Callable[[Waiting], Mapping[str, float]]
 
 ASKED_EVERY_S = 1.0
-MAX_WAITING_BEAT_MESSAGES = (
-    500  # messages in a queue; a run that finds nothing costs a worker milliseconds
-)
+# messages in a queue; a run that finds nothing costs a worker milliseconds
+MAX_WAITING_BEAT_MESSAGES = 500
 
 
 class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types

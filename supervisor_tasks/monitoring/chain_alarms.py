@@ -17,9 +17,8 @@ from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
 from supervisor_tasks.ledger.transactions import OldestOpen
 from supervisor_tasks.wallet.transaction_writer import TooDearError, WalletEmptyError
 
-CHAIN_ANSWERED = (
-    "chain"  # the periodic run that a worker records when the chain has answered
-)
+# the periodic run that a worker records when the chain has answered
+CHAIN_ANSWERED = "chain"
 UNANSWERED_S = 60.0  # a restart of the node is no alarm
 # the chain answers, and the oldest open transaction has not been mined for so long
 STUCK_S = 300.0

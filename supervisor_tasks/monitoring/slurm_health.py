@@ -33,9 +33,8 @@ from supervisor_tasks.slurm_lookup.cluster_check import (
 
 log = structlog.get_logger()
 
-UNANSWERED_S = (
-    60.0  # after so long an alarm is raised; a restart of slurmctld is shorter
-)
+# after so long an alarm is raised; a restart of slurmctld is shorter
+UNANSWERED_S = 60.0
 # a slurmctld that forgets ended jobs sooner may do so between two sweeps
 SENSIBLE_AGE_S = 90
 ENDED_WHEN_QUIET = (

@@ -25,11 +25,8 @@ from supervisor_tasks.slurm_lookup.plausible_callbacks import plausible_ids
 JOBS_TRACED_AT_ONCE = 50
 # whose homes one sweep looks at: each needs a login and a command
 CUSTOMERS_AT_ONCE = 10
-
-
-MAX_FORGOTTEN_TIMES = (
-    3  # how often a job is submitted again because slurmctld forgot it
-)
+# how often a job is submitted again because slurmctld forgot it
+MAX_FORGOTTEN_TIMES = 3
 
 
 def find_traces(

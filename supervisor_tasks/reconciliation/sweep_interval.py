@@ -12,12 +12,8 @@ from supervisor_tasks.reconciliation.sweep_report import ReconciliationReport
 # sweeps while slurmctld remembers a job that has ended: one of them may see nothing
 IN_TIME = 3
 CHECKED_EVERY_S = 10.0  # beat asks at least so often whether a sweep is due
-
-
 SHORTEST_S = 20.0  # however soon slurmctld forgets
 RETRY_SOON_S = 60.0  # when a side could not be seen
-
-
 MORE_S = 10.0  # when older claims are left to read
 
 

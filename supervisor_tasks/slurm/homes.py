@@ -25,11 +25,9 @@ UNSAFE = "unsafe home: "
 SAFE_FOR_S = 60.0
 UNSAFE_FOR_S = 10.0  # the operator may have repaired it
 USERS_OF_A_LOOK = 20
-LOOKS_AT_ONCE = (
-    # a look waits while a home's server does not answer, and the admin's other commands
-    # need sessions too
-    2
-)
+# a look waits while a home's server does not answer, and the admin's other commands
+# need sessions too
+LOOKS_AT_ONCE = 2
 TURN_WITHIN_S = 10.0
 LOOK_TIMEOUT_S = 5  # on the login node
 TIMED_OUT = ("124", "137")  # the status of `timeout`, the second one after SIGKILL
