@@ -92,7 +92,7 @@ def _run_in_one_thread(ledger: Ledger, name: str, run: Callable[[], None]) -> No
 def _run(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
     left = True
     while left:
-        ledger.local_runs.pace(name)
+        ledger.local_runs.wait_for_delay(name)
         with record_run(ledger, name):
             left = work()
 
@@ -103,7 +103,7 @@ def _run_with_lock(
     left = True
     while left:
         if not takes_long:
-            ledger.local_runs.pace(name)
+            ledger.local_runs.wait_for_delay(name)
         # makes this process a holder: if it stands still with the lock, other holders
         # end it
         ledger.holder.number()

@@ -36,14 +36,14 @@ class LocalRuns:
                 del self._asked_again[name]
             return asked
 
-    def rest(self, name: str, apart_s: float) -> None:
+    def delay_next_run(self, name: str, apart_s: float) -> None:
         """Let the next run of this work begin at least `apart_s` seconds after the
         beginning of the present one.
         """
         with self._lock:
             self._apart_s[name] = apart_s
 
-    def pace(self, name: str) -> None:
+    def wait_for_delay(self, name: str) -> None:
         """Wait as long as the last run of this work asked for. The run that begins then
         serves all that was asked for before.
         """

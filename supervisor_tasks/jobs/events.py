@@ -307,7 +307,7 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmissionDenied:
+class FalseSlurmId:
     """SLURM has no job of ours under the id in sbatch's answer, and cannot have
     forgotten it. It may have the job under another id.
     """
@@ -387,7 +387,7 @@ Event = (
     | SlurmJobMissing
     | SubmissionLostBySlurm
     | LaunchFailed
-    | SubmissionDenied
+    | FalseSlurmId
     | Reorganised
     | EffectCompleted
     | OperatorCancelled
@@ -427,7 +427,7 @@ STORED_NAMES: Mapping[type[Event], str] = {
     SlurmJobMissing: "SlurmJobMissing",
     SubmissionLostBySlurm: "SubmissionLostBySlurm",
     LaunchFailed: "LaunchFailed",
-    SubmissionDenied: "SubmissionDenied",
+    FalseSlurmId: "SubmissionDenied",
     Reorganised: "Reorganised",
     EffectCompleted: "EffectCompleted",
     OperatorConfirmedNotSubmitted: "OperatorConfirmedNotSubmitted",

@@ -12,7 +12,7 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.jobs.events import SubmissionDenied, SubmitStarted
+from supervisor_tasks.jobs.events import FalseSlurmId, SubmitStarted
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.runs import CLOCKS_APART_S
 from supervisor_tasks.slurm.job_matching import MatchResult
@@ -31,9 +31,9 @@ def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool
     return remembers_s == 0 or begun_max_ago_s < remembers_s
 
 
-def denied_submissions(
+def false_ids(
     context: WorkerContext, jobs: Mapping[JobId, Job], matches: dict[JobId, MatchResult]
-) -> dict[JobId, SubmissionDenied]:
+) -> dict[JobId, FalseSlurmId]:
     """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld
     does not answer at the moment, the matches of these jobs become unclear. Raises
     LedgerUnavailableError, when the database does not answer; a retry helps.
@@ -55,18 +55,18 @@ def denied_submissions(
         matches |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
         return {}
     runs_for_s = controller.runs_for_s(now_s)
-    denials = dict[JobId, SubmissionDenied]()
+    found = dict[JobId, FalseSlurmId]()
     for job_id, ago_s in begun_ago_s.items():
         if not must_know(ago_s, runs_for_s, controller.min_job_age_s):
             continue
         customer = jobs[job_id].customer
         slurm_id = unseen[job_id]
         log.error(
-            "sbatch_named_another_job",
+            "false_slurm_id",
             job_id=job_id,
             customer=customer,
             slurm_id=slurm_id,
         )
         reason = f"sbatch's answer named SLURM id {slurm_id}, under which SLURM has no such job of {customer}"
-        denials[job_id] = SubmissionDenied(slurm_id, reason)
-    return denials
+        found[job_id] = FalseSlurmId(slurm_id, reason)
+    return found

@@ -32,8 +32,8 @@ from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
 
-# A look at MANY_JOBS, and a reading of as many callbacks, rests so long: the next one
-# costs hardly more for all that came by then.
+# After a look at MANY_JOBS, or a reading of as many callbacks, the next one begins so
+# long after this one: it costs hardly more for all that came by then.
 LOOKS_APART_S = 0.5
 MANY_JOBS = 3
 BEGUN_AGAIN_S = 1.0  # until the next look at a job that SLURM has just begun
@@ -51,7 +51,7 @@ def poll_jobs(context: WorkerContext) -> bool:
     callbacks = read_callbacks(context)
     effects = ledger.effects.lease([EffectKind.POLL_SLURM])
     if max(callbacks, len(effects)) >= MANY_JOBS:
-        ledger.local_runs.rest("poll_jobs", LOOKS_APART_S)
+        ledger.local_runs.delay_next_run("poll_jobs", LOOKS_APART_S)
     if effects:
         with given_back_on_failure(ledger, effects):
             observed = observe(context, effects)
@@ -94,15 +94,15 @@ def _conclusions(
     effect is parked. If SLURM's answer about a job is not clear, this records nothing.
     """
     changes = list[JobChange]()
-    not_submitted: dict[JobId, Event] = {**observed.denied, **observed.failed}
+    not_submitted: dict[JobId, Event] = {**observed.false_ids, **observed.failed}
     for effect in effects:
         job = observed.jobs[effect.job_id]
         match = observed.matches[job.job_id]
         if match.unclear or job.job_id in observed.just_begun:
             continue
         if job.job_id in not_submitted:
-            denied = not_submitted[job.job_id]
-            changes.append(JobChange(job.job_id, denied, done=effect))
+            event = not_submitted[job.job_id]
+            changes.append(JobChange(job.job_id, event, done=effect))
             continue
         changes += observed.runs[job.job_id]
         evidence = {"state": job.state, "slurm_id": job.slurm_id}

@@ -18,12 +18,12 @@ from supervisor_tasks.jobs.callback_fallback import (
 )
 from supervisor_tasks.jobs.events import (
     EarlierRunsAwaited,
+    FalseSlurmId,
     LaunchFailed,
     SlurmJobIdentified,
-    SubmissionDenied,
     SubmitStarted,
 )
-from supervisor_tasks.jobs.false_slurm_ids import denied_submissions
+from supervisor_tasks.jobs.false_slurm_ids import false_ids
 from supervisor_tasks.jobs.launch_failures import launch_failures
 from supervisor_tasks.jobs.model import Job, JobId, Outcome, State
 from supervisor_tasks.jobs.run_callbacks import evidence, runs_from_callbacks
@@ -51,7 +51,7 @@ LOOKED_BACK_S = 2 * PATIENCE_S
 class Observed:
     """What one look knows of its jobs, by their ids.
 
-    `matches` has SLURM's record of each job. A job in `denied` is not in SLURM under
+    `matches` has SLURM's record of each job. A job in `false_ids` is not in SLURM under
     its id. A job in `failed` was not started by its node. A job in `stalled` needs the
     operator, for the reason beside it. A job in `just_begun` has run for less than a
     second. `reported` has the end that callbacks report of a job that SLURM has
@@ -63,7 +63,7 @@ class Observed:
 
     jobs: Mapping[JobId, Job]
     matches: Mapping[JobId, MatchResult]
-    denied: Mapping[JobId, SubmissionDenied]
+    false_ids: Mapping[JobId, FalseSlurmId]
     failed: Mapping[JobId, LaunchFailed]
     stalled: Mapping[JobId, str]
     reported: Mapping[JobId, Outcome | ConflictingOutcomes]
@@ -84,11 +84,11 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
     matches = look_at(context, jobs.values())
     matches |= with_site_choices(context, jobs, matches)
-    denied = denied_submissions(context, jobs, matches)
+    with_false_ids = false_ids(context, jobs, matches)
     failed = launch_failures(context, jobs, matches)
     forgotten = list[Job]()
     for job_id, job in jobs.items():
-        if matches[job_id].unknown and job_id not in denied:
+        if matches[job_id].unknown and job_id not in with_false_ids:
             forgotten.append(job)
     reported = _reported_ends(context, forgotten)
     stalled = _stalled(context, matches)
@@ -112,7 +112,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     return Observed(
         jobs=jobs,
         matches=matches,
-        denied=denied,
+        false_ids=with_false_ids,
         failed=failed,
         stalled=stalled,
         reported=reported,

@@ -34,6 +34,7 @@ from supervisor_tasks.jobs.events import (
     EffectMissing,
     Event,
     ExistingSlurmJobAdopted,
+    FalseSlurmId,
     LaunchFailed,
     LimitApplied,
     MoreThanPaid,
@@ -50,7 +51,6 @@ from supervisor_tasks.jobs.events import (
     SlurmJobMissing,
     SlurmPendingObserved,
     SlurmRunningObserved,
-    SubmissionDenied,
     SubmissionLostBySlurm,
     SubmissionNotFound,
     SubmissionStillPossible,
@@ -349,7 +349,7 @@ def _failed_before_it_ran(job: Job, event: LaunchFailed) -> bool:
     return _waits_as(job, event.slurm_id)
 
 
-def _denies_what_was_never_seen(job: Job, event: SubmissionDenied) -> bool:
+def _was_never_seen(job: Job, event: FalseSlurmId) -> bool:
     return _waits_as(job, event.slurm_id) and job.slurm_submit_s is None
 
 
@@ -371,13 +371,13 @@ def _launch_failed(job: Job, _: LaunchFailed) -> Next:
     return _submit_without_id(job, LAUNCH_AGAIN_S)
 
 
-@on(SubmissionDenied, State.QUEUED, when=_denies_what_was_never_seen)
-def _submission_denied(job: Job, _: SubmissionDenied) -> Next:
+@on(FalseSlurmId, State.QUEUED, when=_was_never_seen)
+def _false_id(job: Job, _: FalseSlurmId) -> Next:
     """Back from QUEUED to SUBMITTING: the job is searched for as after a missing
     answer.
     """
-    denied = replace(job, state=State.SUBMITTING, slurm_id=None, poll_count=0)
-    return denied, (Effect(EffectKind.SUBMIT),)
+    searched = replace(job, state=State.SUBMITTING, slurm_id=None, poll_count=0)
+    return searched, (Effect(EffectKind.SUBMIT),)
 
 
 def _submit_again(job: Job, *effects: Effect) -> Next:
@@ -856,7 +856,7 @@ ignore(
 ignore(
     SubmissionLostBySlurm,
     LaunchFailed,
-    SubmissionDenied,
+    FalseSlurmId,
     states=EVERY_STATE - {State.QUEUED},
     because="the job does not wait in SLURM under an id",
 )

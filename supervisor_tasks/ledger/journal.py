@@ -21,10 +21,10 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from supervisor_tasks.jobs.events import (
     Claimed,
     Event,
+    FalseSlurmId,
     LaunchFailed,
     SlurmPendingObserved,
     SlurmRunningObserved,
-    SubmissionDenied,
     SubmitOutcomeUnknown,
     stored_name,
 )
@@ -300,7 +300,7 @@ class Journal:
             EVENTS.c.name == stored_name(SubmitOutcomeUnknown),
             EVENTS.c.details["unparsed"].as_boolean(),
         )
-        unclear = or_(unparsed, EVENTS.c.name == stored_name(SubmissionDenied))
+        unclear = or_(unparsed, EVENTS.c.name == stored_name(FalseSlurmId))
         query = select(EVENTS.c.details["reason"].astext).where(
             *self._since_claim(job_id), unclear
         )

@@ -34,20 +34,20 @@ PATIENCE_S = 60.0
 
 def test_pace__run_asked_for_a_rest__the_next_one_waits() -> None:
     runs = LocalRuns()
-    runs.pace("report")
+    runs.wait_for_delay("report")
     begun_s = time.monotonic()
-    runs.rest("report", APART_S)
-    runs.pace("claim")
-    runs.pace("report")
+    runs.delay_next_run("report", APART_S)
+    runs.wait_for_delay("claim")
+    runs.wait_for_delay("report")
     assert time.monotonic() - begun_s >= APART_S / 2
 
 
 def test_pace__no_rest_asked_for_since_the_last_run__does_not_wait() -> None:
     runs = LocalRuns()
-    runs.rest("report", PATIENCE_S)
-    runs.pace("report")  # no run before it
+    runs.delay_next_run("report", PATIENCE_S)
+    runs.wait_for_delay("report")  # no run before it
     begun_s = time.monotonic()
-    runs.pace("report")
+    runs.wait_for_delay("report")
     assert time.monotonic() - begun_s < PATIENCE_S / 2
 
 
@@ -55,5 +55,5 @@ def test_pace__asked_again_before__is_done_by_the_run_that_begins() -> None:
     runs = LocalRuns()
     runs.begin("report")
     runs.begin("report")
-    runs.pace("report")
+    runs.wait_for_delay("report")
     assert not runs.again("report")

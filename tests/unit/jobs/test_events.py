@@ -42,7 +42,7 @@ STORED = {
     events.SlurmJobMissing: "SlurmJobMissing",
     events.SubmissionLostBySlurm: "SubmissionLostBySlurm",
     events.LaunchFailed: "LaunchFailed",
-    events.SubmissionDenied: "SubmissionDenied",
+    events.FalseSlurmId: "SubmissionDenied",
     events.Reorganised: "Reorganised",
     events.EffectCompleted: "EffectCompleted",
     events.OperatorConfirmedNotSubmitted: "OperatorConfirmedNotSubmitted",

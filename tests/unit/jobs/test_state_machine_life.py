@@ -17,6 +17,7 @@ from supervisor_tasks.jobs.events import (
     EffectMissing,
     Event,
     ExistingSlurmJobAdopted,
+    FalseSlurmId,
     LaunchFailed,
     LimitApplied,
     OperatorCancelled,
@@ -27,7 +28,6 @@ from supervisor_tasks.jobs.events import (
     SlurmJobMissing,
     SlurmPendingObserved,
     SlurmRunningObserved,
-    SubmissionDenied,
     SubmissionLostBySlurm,
     SubmissionNotFound,
     SubmissionStillPossible,
@@ -287,8 +287,8 @@ def test_advance__contract_decided_while_slurm_runs__cancels_in_slurm() -> None:
     [
         [LaunchFailed(SlurmId(7), "node1")],
         [SubmissionLostBySlurm(SlurmId(7))],
-        [SubmissionDenied(SlurmId(7), "no"), *[SubmissionNotFound()] * 2],
-        [SubmissionDenied(SlurmId(7), "no"), SubmitRejected("full")],
+        [FalseSlurmId(SlurmId(7), "no"), *[SubmissionNotFound()] * 2],
+        [FalseSlurmId(SlurmId(7), "no"), SubmitRejected("full")],
     ],
 )
 def test_advance__operator_cancelled_and_slurm_has_not_the_job__is_not_submitted(
@@ -307,7 +307,7 @@ def test_advance__operator_cancelled_and_slurm_has_another_id__cancels_that() ->
     _, effects = lived(
         *TO_QUEUED,
         OperatorCancelled("by the operator"),
-        SubmissionDenied(SlurmId(7), "no"),
+        FalseSlurmId(SlurmId(7), "no"),
         Submitted(SlurmId(8)),
     )
     assert EffectKind.CANCEL in {effect.kind for effect in effects}
@@ -475,7 +475,7 @@ def test_advance__node_could_not_start_it__submitted_again_a_little_later_and_on
 def test_advance__slurm_denies_the_submitted_id__searches_unless_job_was_identified() -> (
     None
 ):
-    denied = SubmissionDenied(SlurmId(7), "another's")
+    denied = FalseSlurmId(SlurmId(7), "another's")
     sought, effects = lived(*TO_QUEUED, denied)
     assert (sought.state, sought.slurm_id, effects) == (
         State.SUBMITTING,
@@ -491,7 +491,7 @@ def test_advance__slurm_denies_the_submitted_id__searches_unless_job_was_identif
         (*TO_SUBMITTING,),
     ):
         assert lived(*others, denied) == (lived(*others)[0], ())
-    assert lived(*TO_QUEUED, SubmissionDenied(SlurmId(8), "")) == (
+    assert lived(*TO_QUEUED, FalseSlurmId(SlurmId(8), "")) == (
         lived(*TO_QUEUED)[0],
         (),
     )
@@ -521,7 +521,7 @@ EVENTS = st.one_of(
         LaunchFailed, st.sampled_from([SlurmId(7), SlurmId(8)]), st.just("node1")
     ),
     st.builds(
-        SubmissionDenied,
+        FalseSlurmId,
         st.sampled_from([SlurmId(7), SlurmId(8)]),
         st.just("another's"),
     ),
@@ -556,7 +556,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert before is not None
         assert after is not None
         if (
-            isinstance(event, SubmissionLostBySlurm | LaunchFailed | SubmissionDenied)
+            isinstance(event, SubmissionLostBySlurm | LaunchFailed | FalseSlurmId)
             and after.state is not before.state
         ):
             assert before.state is State.QUEUED, "only what waits is submitted again"
