@@ -39,6 +39,7 @@ from grpc_callbacks.self_check import OwnPort, SelfCheck
 from grpc_callbacks.validation import MalformedCallbackError, validate
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from supervisor_tasks.crash_points import CrashPoint, after, before
+from supervisor_tasks.errors import TransientError
 from supervisor_tasks.instruments import CALLBACKS
 
 log = RateLimitedLogger(structlog.get_logger())
@@ -94,6 +95,14 @@ OURSELVES = "unix:"  # as gRPC writes the peer of a Unix socket without a name
 M = TypeVar("M", bound=Message)
 Context = grpc.aio.ServicerContext[bytes, Message]
 Answer = Callable[[bytes, "Called"], Awaitable[Message]]
+
+
+REFUSED_CALLBACKS = (
+    MalformedCallbackError,
+    NoSuchJobError,
+    InboxFullError,
+    CallbackNotStoredError,
+)
 
 
 class Refused(Exception):  # noqa: N818  it is an answer
@@ -265,7 +274,8 @@ class Services:
         callbacks about unknown jobs as it may.
         """
         request, peer = _parsed(messages.SetJobStatusRequest, raw), called.peer
-        outcome = "callback_ignored"
+        verdict = "ignored"
+        event = "callback_ignored"
         try:
             report = validate(
                 request.name,
@@ -277,37 +287,11 @@ class Services:
             if not report.ignored:
                 await self._writer.store(report, peer, called.caller.proof)
                 self._notifier.request_poll()
-                outcome = "callback_stored"
-        except MalformedCallbackError as error:
-            CALLBACKS.labels("malformed").inc()
-            log.warning("callback_malformed", peer=peer, error=str(error))
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-        except NoSuchJobError as error:
-            CALLBACKS.labels("unknown_job").inc()
-            log.once(
-                "callback_of_no_job", peer=peer, job_id=request.name, error=str(error)
-            )
-            raise Refused(grpc.StatusCode.NOT_FOUND, str(error)) from error
-        except InboxFullError as error:
-            CALLBACKS.labels("too_many").inc()
-            log.warning(
-                "callback_too_many", peer=peer, job_id=request.name, error=str(error)
-            )
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; retry later"
-            ) from error
-        except CallbackNotStoredError as error:
-            CALLBACKS.labels("not_stored").inc()
-            log.warning(
-                "callback_not_stored",
-                peer=peer,
-                job_id=request.name,
-                error=str(error.__cause__),
-            )
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE, f"{error}; retry later"
-            ) from error
-        CALLBACKS.labels(outcome.removeprefix("callback_")).inc()
+                verdict = "stored"
+                event = "callback_stored"
+        except REFUSED_CALLBACKS as error:
+            raise _refused(error, peer, request.name) from error
+        CALLBACKS.labels(verdict).inc()
         before(CrashPoint.CALLBACK_ACKNOWLEDGED)
         called.context.add_done_callback(cast(Any, _acknowledged))
         about = {
@@ -315,7 +299,7 @@ class Services:
             "slurm_id": report.slurm_id,
             "status": report.status,
         }
-        log.info(outcome, **about, peer=peer, proof=str(called.caller.proof))
+        log.info(event, **about, peer=peer, proof=str(called.caller.proof))
         return messages.SetJobStatusResponse()
 
     async def fetch_authorized_keys(self, raw: bytes, called: Called) -> Message:
@@ -423,6 +407,29 @@ def _parsed(kind: type[M], raw: bytes) -> M:
 
 
 _serialized = methodcaller("SerializeToString")
+
+
+def _refused(error: Exception, peer: str, job_id: str) -> Refused:
+    """Count and log a callback that is not stored. Returns the call's answer."""
+    details = str(error)
+    if isinstance(error, TransientError):
+        details += "; retry later"
+    match error:
+        case MalformedCallbackError():
+            verdict, code = "malformed", grpc.StatusCode.INVALID_ARGUMENT
+            log.warning("callback_malformed", peer=peer, error=str(error))
+        case NoSuchJobError():
+            verdict, code = "unknown_job", grpc.StatusCode.NOT_FOUND
+            log.once("callback_of_no_job", peer=peer, job_id=job_id, error=str(error))
+        case InboxFullError():
+            verdict, code = "too_many", grpc.StatusCode.RESOURCE_EXHAUSTED
+            log.warning("callback_too_many", peer=peer, job_id=job_id, error=str(error))
+        case _:
+            verdict, code = "not_stored", grpc.StatusCode.UNAVAILABLE
+            cause = str(error.__cause__)
+            log.warning("callback_not_stored", peer=peer, job_id=job_id, error=cause)
+    CALLBACKS.labels(verdict).inc()
+    return Refused(code, details)
 
 
 def _acknowledged(_: Any) -> None:
