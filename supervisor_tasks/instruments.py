@@ -101,7 +101,8 @@ CHAIN_LAG = Gauge(
     registry=REGISTRY,
 )
 
-OK, ERROR = RESULTS = ("ok", "error")  # of what is timed
+OK, ERROR = "ok", "error"
+RESULTS = OK, ERROR  # of what is timed
 CALLBACK_ANSWERS = (
     "stored",
     "ignored",

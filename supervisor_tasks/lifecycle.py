@@ -110,12 +110,14 @@ class Worker:
         ledger, chain = self.context.ledger, self.context.chain_services
         reset_failure_count(ledger)
         ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
-        ledger.reconciliations.ask("a worker has started")
+        ledger.reconciliations.request("a worker has started")
         if chain is not None:
             # for the workers without the wallet's key
             is_new = ledger.facts.set(PROVIDER, chain.contract.provider)
             if is_new:
-                ledger.reconciliations.ask(f"the provider is {chain.contract.provider}")
+                ledger.reconciliations.request(
+                    f"the provider is {chain.contract.provider}"
+                )
         if self.context.directory is not None:
             ledger.effects.bring_forward([EffectKind.ACCOUNT])
         if self.context.benchmark_services is not None:

@@ -36,20 +36,24 @@ log = structlog.get_logger()
 
 Workflow = Callable[..., None]  # takes the context, then the task's arguments
 
-# A batch carries out all due effects of one kind: jobs/batch_policies.py says by which
-# function.
+
+def _batch(kind: EffectKind) -> Workflow:
+    """Return the workflow that carries out all due effects of this kind together:
+    jobs/batch_policies.py says by which function.
+    """
+    return lambda _: current_worker().batches[kind].run(goes_on)
+
+
 WORKFLOWS: dict[str, Workflow] = {
     # the life of a job
     "claim": claim,
-    "fetch": lambda _: current_worker().batches[EffectKind.FETCH].run(goes_on),
-    "submit": lambda _: current_worker().batches[EffectKind.SUBMIT].run(goes_on),
+    "fetch": _batch(EffectKind.FETCH),
+    "submit": _batch(EffectKind.SUBMIT),
     "poll_jobs": poll_jobs,
-    "top_up": lambda _: current_worker().batches[EffectKind.TOP_UP].run(goes_on),
-    "cancel": lambda _: current_worker().batches[EffectKind.CANCEL].run(goes_on),
+    "top_up": _batch(EffectKind.TOP_UP),
+    "cancel": _batch(EffectKind.CANCEL),
     "report": report,
-    "notify_customer": lambda _: (
-        current_worker().batches[EffectKind.NOTIFY_CUSTOMER].run(goes_on)
-    ),
+    "notify_customer": _batch(EffectKind.NOTIFY_CUSTOMER),
     # the chain
     "scan": scan,
     "collect_receipts": collect_receipts,

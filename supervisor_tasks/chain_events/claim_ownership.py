@@ -132,7 +132,10 @@ def _known_tags(
             partners
         ) | ledger.foreign_claims.adopted_tags_of(partners)
     first = min([ledger.cluster, *partners])
-    (ours if first == ledger.cluster else others).add(None)
+    if first == ledger.cluster:
+        ours.add(None)
+    else:
+        others.add(None)
     return ours, others
 
 

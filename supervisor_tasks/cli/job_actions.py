@@ -364,7 +364,7 @@ def adopt(
     will = f"{number} of the ledger {chosen} will become this one's; if its fleet still lives, both run each job"
     with cli.change("job adopt", chosen, will, yes=yes, reason=reason):
         others.adopt_tag(bytes.fromhex(chosen))
-        cli.reconciliations.ask(f"the instance tag {chosen} was adopted")
+        cli.reconciliations.request(f"the instance tag {chosen} was adopted")
     typer.echo(
         f"{number} will be taken in by the next sweep; `supervisor sweep show` shows the result"
     )

@@ -98,18 +98,20 @@ def run(
     open_jobs = sum(cli.overview.snapshot().jobs.values())
     will = f"{open_jobs} open jobs will be compared with the contract and SLURM, and what differs will be mended"
     with cli.change("sweep run", "all open jobs", will, yes=yes, reason=reason):
-        asked_at = cli.reconciliations.ask(reason or "the operator")
-    _show(cli, _begun_after(cli, asked_at, wait_s), output)
+        requested_at = cli.reconciliations.request(reason or "the operator")
+    _show(cli, _begun_after(cli, requested_at, wait_s), output)
 
 
-def _begun_after(cli: CliContext, asked_at: datetime, wait_s: float) -> Reconciliation:
+def _begun_after(
+    cli: CliContext, requested_at: datetime, wait_s: float
+) -> Reconciliation:
     """Wait for a sweep that began after the request; an earlier one has not seen what
     it is about. Raises CommandError.
     """
     deadline = time.monotonic() + wait_s
     while True:
         for found in cli.reconciliations.last():
-            if found.begun_at >= asked_at:
+            if found.begun_at >= requested_at:
                 return found
         if time.monotonic() > deadline:
             raise CommandError(

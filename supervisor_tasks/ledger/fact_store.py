@@ -1,6 +1,7 @@
 """The facts of one cluster in the ledger."""
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
@@ -45,11 +46,7 @@ class Facts:
         """
         stored = fact.codec.encode(value)
         given = {"cluster": self._cluster, "name": fact.name, "value": stored}
-        with (
-            read_connection(self._engine)
-            if connection is None
-            else nullcontext(connection) as mine
-        ):
+        with self._own_or(connection, read_connection) as mine:
             is_new = mine.scalar(_SET, given) is not None
         discard(self._key)
         return is_new
@@ -96,14 +93,20 @@ class Facts:
         connection, this is part of its transaction.
         """
         this = *self._this(fact), FACTS.c.value == fact.codec.encode(value)
-        with (
-            self._engine.begin()
-            if connection is None
-            else nullcontext(connection) as mine
-        ):
+        with self._own_or(connection, Engine.begin) as mine:
             was_this = mine.execute(delete(FACTS).where(*this)).rowcount > 0
         discard(self._key)
         return was_this
+
+    def _own_or(
+        self,
+        connection: Connection | None,
+        begin: Callable[[Engine], AbstractContextManager[Connection]],
+    ) -> AbstractContextManager[Connection]:
+        """The caller's connection, which stays open; without one, a new connection."""
+        if connection is None:
+            return begin(self._engine)
+        return nullcontext(connection)
 
     def _this(self, fact: Fact[Any]) -> tuple[Any, ...]:
         return FACTS.c.cluster == self._cluster, FACTS.c.name == fact.name

@@ -30,7 +30,9 @@ def _optional_int(stored: str) -> int | None:
 
 TEXT: Codec[str] = Codec(str, str)
 INT: Codec[int] = Codec(str, int)
-FLAG: Codec[bool] = Codec(lambda value: "true" if value else "false", "true".__eq__)
+FLAG: Codec[bool] = Codec(
+    lambda value: "true" if value else "false", lambda stored: stored == "true"
+)
 OPTIONAL_INT: Codec[int | None] = Codec(
     lambda value: "" if value is None else str(value), _optional_int
 )

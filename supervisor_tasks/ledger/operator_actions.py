@@ -95,7 +95,7 @@ def mark_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list[Jo
     for job_id, slurm_id in confirmed.items():
         changes.append(JobChange(job_id, SlurmJobMissing(slurm_id, MARKED_LOST)))
     after = ledger.record(*changes)
-    ledger.reconciliations.ask("the operator confirmed that jobs are lost")
+    ledger.reconciliations.request("the operator confirmed that jobs are lost")
     return [job_id for job_id, job in after.items() if job != before.get(job_id)]
 
 
@@ -138,4 +138,4 @@ def accept_slurm(ledger: Ledger, shown: str | None) -> None:
         ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, paused_for)
     for alarm in (AlarmName.SLURM_CLUSTER_MISMATCH, AlarmName.SLURM_STATE_LOST):
         ledger.alarms.off(alarm)
-    ledger.reconciliations.ask(ACCEPTED)
+    ledger.reconciliations.request(ACCEPTED)

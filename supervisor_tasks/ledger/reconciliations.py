@@ -82,14 +82,14 @@ _DUE = text(
 @dataclass(frozen=True, slots=True)
 class Begun:
     """A reconciliation that has begun, by the database's clock. `previous_doubts_s` are
-    the doubts of the last one with their ages in seconds. `asked_at` is when a caller
-    last asked for a reconciliation.
+    the doubts of the last one with their ages in seconds. `requested_at` is when a
+    caller last asked for a reconciliation.
     """
 
     at: datetime
     why: str
     previous_doubts_s: Mapping[str, float]
-    asked_at: datetime | None = None
+    requested_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ class Reconciliations:
 
     # --- when -------------------------------------------------------------------------
 
-    def ask(self, why: str) -> datetime:
-        """Ask for a reconciliation soon. Its report names the reasons of all callers.
+    def request(self, why: str) -> datetime:
+        """Request a reconciliation soon. Its report names the reasons of all callers.
         Several requests make one reconciliation, but a request after it has begun makes
         another one. Returns the database's time: a reconciliation that begins later
         serves the request.
@@ -136,8 +136,8 @@ class Reconciliations:
             set_={"value": value, "since": func.clock_timestamp()},
         ).returning(FACTS.c.since)
         with self._engine.begin() as connection:
-            asked_at: datetime = connection.execute(upsert).scalar_one()
-        return asked_at
+            requested_at: datetime = connection.execute(upsert).scalar_one()
+        return requested_at
 
     def due(self) -> bool:
         """Whether a caller has asked for a reconciliation, or the last one is long
@@ -164,7 +164,7 @@ class Reconciliations:
             .limit(1)
         )
         with self._engine.begin() as connection:
-            asked_why, asked_at = connection.execute(request).one_or_none() or (
+            asked_why, requested_at = connection.execute(request).one_or_none() or (
                 None,
                 None,
             )
@@ -178,7 +178,7 @@ class Reconciliations:
             for name, since_s in doubts.items()
         }
         reasons = "; ".join(filter(None, (why, asked_why)))
-        return Begun(now, reasons or "beat", ages_s, asked_at)
+        return Begun(now, reasons or "beat", ages_s, requested_at)
 
     def store(
         self, begun: Begun, report: Mapping[str, Any], doubts: Mapping[str, float]
@@ -194,7 +194,7 @@ class Reconciliations:
             previous_doubts={name: now_s - age_s for name, age_s in doubts.items()},
         )
         request = FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name
-        served = delete(FACTS).where(*request, FACTS.c.since == begun.asked_at)
+        served = delete(FACTS).where(*request, FACTS.c.since == begun.requested_at)
         with self._engine.begin() as connection:
             connection.execute(row, {"report": sanitize_json(report)})
             connection.execute(served)

@@ -155,7 +155,7 @@ def _store_min_job_age(context: WorkerContext, min_job_age_s: int) -> None:
     if ledger.facts.get(SLURM_MIN_JOB_AGE) == min_job_age_s:
         return
     # first: a worker that dies in between has not stored it
-    ledger.reconciliations.ask(f"MinJobAge is {min_job_age_s} s")
+    ledger.reconciliations.request(f"MinJobAge is {min_job_age_s} s")
     if 0 < min_job_age_s < SENSIBLE_AGE_S:
         log.warning(
             "min_job_age_is_short",

@@ -60,7 +60,9 @@ def read_next_range(context: WorkerContext) -> bool:
             chain=contract.on_chain([*unknown], block),
         )
         if any(is_active_and_ours(job_id, snapshot) for job_id in unknown):
-            ledger.reconciliations.ask("a claim from before this ledger's first scan")
+            ledger.reconciliations.request(
+                "a claim from before this ledger's first scan"
+            )
         elif first is not None:
             save_progress(ledger, first)
     return False

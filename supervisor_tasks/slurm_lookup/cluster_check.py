@@ -103,7 +103,7 @@ def record_controller_start(
             SlurmStart(booted, float(round(silent_s)), first_id(controller, now_s)),
         )
     if stored_boot != booted:
-        ledger.reconciliations.ask(f"slurmctld runs since {booted}")
+        ledger.reconciliations.request(f"slurmctld runs since {booted}")
     ledger.facts.set(SLURM_BOOT_TIME, booted)
 
 

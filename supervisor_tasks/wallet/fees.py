@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 BASE_FEE_FACTOR = 2  # a transaction can be mined until the base fee has doubled
 DEFAULT_TIP_WEI = 10**9  # for a node that reports no usual tip
-STEP_PERCENT = 12.5  # a replacement pays this much more; nodes require 10
+STEP_PER_MILLE = 125  # a replacement pays this much more; nodes require 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +105,6 @@ def much_cheaper(now: Fees, old: Fees) -> bool:
 
 
 def _step(price_wei: int) -> int:
-    return price_wei + -(-price_wei * int(STEP_PERCENT * 10) // 1000) + (price_wei == 0)
+    """The price a step higher, rounded up; by one wei at least."""
+    rise_wei = -(-price_wei * STEP_PER_MILLE // 1000)
+    return price_wei + max(rise_wei, 1)

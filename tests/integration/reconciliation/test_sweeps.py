@@ -63,7 +63,7 @@ def test_due__first_or_asked_for_or_after_its_time__is_true(ledger: Ledger) -> N
     assert reconciliations.due()
     reconciliations.store(reconciliations.begin("first"), REPORT, {})
     assert not reconciliations.due()
-    reconciliations.ask("a worker wants one")
+    reconciliations.request("a worker wants one")
     assert reconciliations.due()
     begun = reconciliations.begin("")
     assert begun.why == "a worker wants one"
@@ -78,14 +78,14 @@ def test_due__first_or_asked_for_or_after_its_time__is_true(ledger: Ledger) -> N
 
 def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
     reconciliations = ledger.reconciliations
-    reconciliations.ask("a worker wants one")
+    reconciliations.request("a worker wants one")
     begun = reconciliations.begin("the operator")
     assert begun.why == "the operator; a worker wants one"
     reconciliations.store(begun, REPORT, {})
     assert reconciliations.begin("the operator").why == "the operator"
     assert reconciliations.begin("").why == "beat"
     for why in ("one", "100% of another", "one"):
-        reconciliations.ask(why)
+        reconciliations.request(why)
     assert reconciliations.begin("").why == "one; 100% of another"
 
 
@@ -112,16 +112,16 @@ def test_begin__asked_for_while_it_waits__is_not_older_than_the_request(
             )
             connection.execute(ask, {"name": SWEEP_REQUESTED.name})
         begun = beginning.result()
-    assert begun.asked_at is not None
-    assert begun.at >= begun.asked_at
+    assert begun.requested_at is not None
+    assert begun.at >= begun.requested_at
 
 
 @pytest.mark.parametrize("why", ["a worker wants one", "a worker wants another"])
 def test_ask__while_a_sweep_is_made__one_more_is_due(ledger: Ledger, why: str) -> None:
     reconciliations = ledger.reconciliations
-    reconciliations.ask("a worker wants one")
+    reconciliations.request("a worker wants one")
     begun = reconciliations.begin("")
-    reconciliations.ask(
+    reconciliations.request(
         why
     )  # what it is about may be later than what that sweep has seen
     reconciliations.store(begun, REPORT, {})

@@ -113,3 +113,24 @@ def test_replacement__was_underpriced__has_a_tip_at_once_and_costs_little_more()
     assert replacement(
         Fees(0, 0, legacy=True), Market(None, 0, 0), CAP, underpriced=True
     ) == Fees(GWEI, GWEI, True)
+
+
+@pytest.mark.parametrize(
+    ("price_wei", "next_wei"),
+    [
+        (0, 1),
+        (1, 2),
+        (7, 8),
+        (8, 9),
+        (9, 11),
+        (1000, 1125),
+        (1001, 1127),
+        (30 * GWEI + 1, 33_750_000_002),
+    ],
+)
+def test_replacement__legacy_price__rises_by_an_eighth_rounded_up(
+    price_wei: int, next_wei: int
+) -> None:
+    old = Fees(price_wei, price_wei, legacy=True)
+    new = replacement(old, Market(None, 0, 0), CAP)
+    assert new == Fees(next_wei, next_wei, legacy=True)
