@@ -40,12 +40,12 @@ MAX_UNRECORDED_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A group has ended. `effects` is its size, and `polls` how often the ledger was
-    queried for due effects before it began.
+    """A group has ended. `effects` is its size, and `lease_rounds` how often the ledger
+    was queried for due effects before it began.
     """
 
     effects: int
-    polls: int
+    lease_rounds: int
 
 
 _Item = EffectOutcome | Start | _Ended | None  # None: query the ledger again
@@ -83,14 +83,14 @@ class Batch:
         self._lock = threading.Lock()
         self._unrecorded_bytes = 0
         self._closed = False
-        self._has_room = threading.Condition()
-        self._asked = False
+        self._memory_freed = threading.Condition()
+        self._lease_again = False
         self._runs = False
         # Only the thread that runs the batch uses these.
         self._jobs: dict[OpenEffect, Job] = {}  # of effects without a recorded outcome
         self._recorder = OutcomeRecorder(context, kind, self._jobs)
         self._groups = 0
-        self._polls = 0
+        self._lease_rounds = 0
         self._recorded_s = float("-inf")
 
     def run(self, goes_on: Callable[[], bool]) -> None:
@@ -100,16 +100,16 @@ class Batch:
         not answer; a retry helps.
         """
         with self._lock:
-            self._asked = True
+            self._lease_again = True
             if self._runs:
                 self._items.put(None)
                 return
             self._runs = True
         failure: Exception | None = None
         while not self._is_done(goes_on):
-            has_room = self._groups < self._policy.max_groups
+            may_begin_more = self._groups < self._policy.max_groups
             try:
-                if self._asked and has_room and goes_on():
+                if self._lease_again and may_begin_more and goes_on():
                     self._begin_due()
             except Exception as error:  # noqa: BLE001  raised after the groups under way have ended
                 log.warning("effect_lease_failed", kind=self._kind, error=repr(error))
@@ -139,16 +139,16 @@ class Batch:
 
     def close(self) -> None:
         """Begin no more groups."""
-        with self._has_room:
+        with self._memory_freed:
             self._closed = True
-            self._has_room.notify_all()
+            self._memory_freed.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _is_done(self, goes_on: Callable[[], bool]) -> bool:
         with self._lock:
             if self._groups:
                 return False
-            if self._asked and goes_on():
+            if self._lease_again and goes_on():
                 return False
             self._runs = False
             return True
@@ -160,22 +160,22 @@ class Batch:
         thread of the pool.
         """
         with self._lock:
-            self._asked = False
-        self._polls += 1
+            self._lease_again = False
+        self._lease_rounds += 1
         max_new = self._policy.max_groups - self._groups
         effects = self._lease_due(self._context.ledger, max_new)
         if not effects:
             return
         groups = self._grouped(self._with_jobs(effects))
         may_be_more = effects[0].is_isolated or len(groups) >= max_new
-        if may_be_more or self._is_full(max(map(len, groups))):
-            self._asked = True  # more effects may be due
+        if may_be_more or self._is_whole_group(max(map(len, groups))):
+            self._lease_again = True  # more effects may be due
         for members in groups:
             group = Group(self._context, members, self._await_commit)
             done = self._pool.submit(self._in_context, self._policy.handler, group)
             self._groups += 1
             self._jobs |= {effect: job for job, effect in members}
-            done.add_done_callback(partial(self._ended, group, self._polls))
+            done.add_done_callback(partial(self._ended, group, self._lease_rounds))
 
     def _with_jobs(self, effects: Sequence[OpenEffect]) -> Members:
         """The effects with their jobs. If the ledger does not answer, the effects are
@@ -196,7 +196,7 @@ class Batch:
         ordered = sorted(members, key=_customer)
         return [list(group) for _, group in groupby(ordered, key=_customer)]
 
-    def _is_full(self, effects: int) -> bool:
+    def _is_whole_group(self, effects: int) -> bool:
         """Whether a group of so many effects takes no more. Its customer may have more
         that are due.
         """
@@ -215,20 +215,22 @@ class Batch:
         )
         with log_context, timed(BATCHES, self._kind.value):
             handler(group)
-        with self._has_room:
-            self._has_room.wait_for(lambda: self._closed or not self._is_filled())
+        with self._memory_freed:
+            self._memory_freed.wait_for(
+                lambda: self._closed or not self._memory_is_full()
+            )
 
-    def _is_filled(self) -> bool:
+    def _memory_is_full(self) -> bool:
         """Whether the outcomes that wait for their commit fill their memory."""
         return self._unrecorded_bytes > MAX_UNRECORDED_BYTES
 
     def _await_commit(self, item: EffectOutcome | Start) -> None:
         """Have the thread that runs the batch record an outcome or a start."""
-        with self._has_room:
+        with self._memory_freed:
             self._unrecorded_bytes += _bytes([item])
         self._items.put(item)
 
-    def _ended(self, group: Group, polls: int, done: "Future[None]") -> None:
+    def _ended(self, group: Group, lease_rounds: int, done: "Future[None]") -> None:
         """Answer each effect of the group that has no answer yet, with the error that
         ended the group.
         """
@@ -238,7 +240,7 @@ class Batch:
                 f"the function that carried it out gave no outcome: {error!r}"
             )
         group.fail(error)
-        self._items.put(_Ended(len(group.members), polls))
+        self._items.put(_Ended(len(group.members), lease_rounds))
 
     # --- outcomes are gathered and recorded -------------------------------------------
 
@@ -263,7 +265,7 @@ class Batch:
         return self._sorted(items)
 
     def _is_urgent(self, items: Sequence[_Item]) -> bool:
-        if self._is_filled():
+        if self._memory_is_full():
             return True
         ended = 0
         for item in items:
@@ -273,9 +275,9 @@ class Batch:
         return 2 * ended >= self._groups
 
     def _release_bytes(self, items: Sequence[_Item]) -> None:
-        with self._has_room:
+        with self._memory_freed:
             self._unrecorded_bytes -= _bytes(items)
-            self._has_room.notify_all()
+            self._memory_freed.notify_all()
 
     def _sorted(self, items: Sequence[_Item]) -> _Gathered:
         first = dict[OpenEffect, EffectOutcome]()
@@ -308,9 +310,12 @@ class Batch:
 
     def _end(self, group: _Ended) -> None:
         self._groups -= 1
-        if self._is_full(group.effects) or self._polls > group.polls:
+        if (
+            self._is_whole_group(group.effects)
+            or self._lease_rounds > group.lease_rounds
+        ):
             # effects that became due meanwhile may wait for the end of this group
-            self._asked = True
+            self._lease_again = True
 
 
 def _bytes(items: Sequence[_Item]) -> int:
