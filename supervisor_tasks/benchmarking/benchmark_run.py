@@ -168,40 +168,42 @@ def next_step(
             return RunStep.FINISH, None
         return RunStep.BEGIN, None
     dirty = list(filter(_is_dirty, measurements))
-    for one in dirty:
-        if one.due_in_s <= 0:
-            return RunStep.CLEAN, one
-    for one in measurements:
-        if one.state.open:
-            return _step_of(run, one)
+    for measurement in dirty:
+        if measurement.due_in_s <= 0:
+            return RunStep.CLEAN, measurement
+    for measurement in measurements:
+        if measurement.state.open:
+            return _step_of(run, measurement)
     if dirty:
         return None
     return RunStep.FINISH, None
 
 
-def _is_dirty(one: Measurement) -> bool:
+def _is_dirty(measurement: Measurement) -> bool:
     """Whether the files of a measurement that has ended may still be on the cluster. If
     SLURM never had the job, there is nothing to clean, and the login node may not even
     let its user in.
     """
-    if one.state.open or one.cleaned:
+    if measurement.state.open or measurement.cleaned:
         return False
-    if one.state is not BenchmarkState.CANCELLED:
+    if measurement.state is not BenchmarkState.CANCELLED:
         return True
-    return one.slurm_id is not None or math.isfinite(one.called_ago_s)
+    return measurement.slurm_id is not None or math.isfinite(measurement.called_ago_s)
 
 
-def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement] | None:
+def _step_of(
+    run: BenchmarkRun, measurement: Measurement
+) -> tuple[RunStep, Measurement] | None:
     """Return the step of a measurement that has not ended; None means that it waits."""
-    if one.state is BenchmarkState.WAITING:
+    if measurement.state is BenchmarkState.WAITING:
         if run.cancel_reason is not None:
-            return RunStep.SKIP, one
-        return RunStep.SUBMIT, one
-    if one.due_in_s > 0:
+            return RunStep.SKIP, measurement
+        return RunStep.SUBMIT, measurement
+    if measurement.due_in_s > 0:
         return None
-    if one.state is BenchmarkState.ENDED:
-        return RunStep.READ, one
-    return RunStep.LOOK, one
+    if measurement.state is BenchmarkState.ENDED:
+        return RunStep.READ, measurement
+    return RunStep.LOOK, measurement
 
 
 def login_again_in_s(rejected_for_s: float) -> float:
@@ -211,11 +213,11 @@ def login_again_in_s(rejected_for_s: float) -> float:
     return min(max(rejected_for_s / 2, LOGIN_AGAIN_AT_LEAST_S), LOGIN_AGAIN_AT_MOST_S)
 
 
-def cleanup_expired(run: BenchmarkRun, one: Measurement) -> bool:
+def cleanup_expired(run: BenchmarkRun, measurement: Measurement) -> bool:
     """Whether a file that cannot be removed stays where it is: the run must end, or the
     removal was tried for long enough.
     """
-    return run.cancel_reason is not None or one.ended_ago_s >= CLEAN_GIVEN_UP_S
+    return run.cancel_reason is not None or measurement.ended_ago_s >= CLEAN_GIVEN_UP_S
 
 
 # --- names ----------------------------------------------------------------------------
@@ -252,44 +254,46 @@ def output_file(name: str) -> str:
     return f"{name}.log"
 
 
-def sbatch(path: str, one: Measurement, *, partition: str) -> list[str]:
+def sbatch(path: str, measurement: Measurement, *, partition: str) -> list[str]:
     """Return the command that submits a benchmark; its script goes to standard input.
     The options that all benchmarks have come last: the others cannot overrule them.
     """
     return [
         path,
-        *one.options,
+        *measurement.options,
         "--parsable",
-        f"--job-name={one.job_name}",
-        f"--comment={PREFIX} {one.benchmark} of run {one.run_id}",
+        f"--job-name={measurement.job_name}",
+        f"--comment={PREFIX} {measurement.benchmark} of run {measurement.run_id}",
         f"--partition={partition}",
-        f"--output={output_file(one.job_name)}",
+        f"--output={output_file(measurement.job_name)}",
         f"--nice={NICE}",
         "--no-requeue",
     ]
 
 
-def batch_script(one: Measurement) -> bytes:
+def batch_script(measurement: Measurement) -> bytes:
     """Return the script as sbatch reads it. The last line of its output shows with
     which status it ended. Its body is a subshell, whose exit and traps are its own, and
     in which sbatch searches for no #SBATCH lines.
     """
-    interpreter, body = "#!/bin/bash", one.script
+    interpreter, body = "#!/bin/bash", measurement.script
     if body.startswith("#!"):
         interpreter, _, body = body.partition("\n")
-    report_end = f'status=$?; echo; echo "{one.job_name} ended $status"; exit $status'
+    report_end = (
+        f'status=$?; echo; echo "{measurement.job_name} ended $status"; exit $status'
+    )
     return f"{interpreter}\n(\n{body}\n)\n{report_end}\n".encode()
 
 
-def sbatch_option(one: Measurement, option: str) -> str:
+def sbatch_option(measurement: Measurement, option: str) -> str:
     """Return what sbatch was given for an option, such as `time`; empty for nothing."""
     beginning = f"--{option}="
-    for word in one.options:
+    for word in measurement.options:
         if word.startswith(beginning):
             return word.removeprefix(beginning)
     return ""
 
 
-def limit_of(one: Measurement) -> str:
+def limit_of(measurement: Measurement) -> str:
     """Return the job's time limit as text."""
-    return f"{sbatch_option(one, 'time') or '?'} min"
+    return f"{sbatch_option(measurement, 'time') or '?'} min"

@@ -30,28 +30,32 @@ from supervisor_tasks.slurm.submit_once import SlurmRecords
 log = structlog.get_logger()
 
 
-def look_at_job(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
+def look_at_job(
+    context: WorkerContext, run: BenchmarkRun, measurement: Measurement
+) -> float:
     """Check what SLURM does with the job, and have it ended if the run must end.
     Returns after how many seconds SLURM is asked again.
 
     Raises SlurmUnavailableError when SLURM does not answer, and LoginRejectedError when
     the login node does not let the user in. A retry helps.
     """
-    record, shows_end = slurm_record(context, one), False
+    record, shows_end = slurm_record(context, measurement), False
     if record is None:
-        record, shows_end = _traces(context, run, one)
+        record, shows_end = _traces(context, run, measurement)
     window_s = context.benchmarking.jobs.cluster.submissions.window_s
-    change = after_poll(one, record, window_s, output_shows_end=shows_end)
+    change = after_poll(measurement, record, window_s, output_shows_end=shows_end)
     if change.state is BenchmarkState.SUBMITTED and change.slurm_id is not None:
-        change = _ended_by_us(context, run, one, record, change, change.slurm_id)
-    store_and_log_update(context, one, change)
-    if change.state is BenchmarkState.SUBMITTED and waits_long(one, record):
+        change = _ended_by_us(
+            context, run, measurement, record, change, change.slurm_id
+        )
+    store_and_log_update(context, measurement, change)
+    if change.state is BenchmarkState.SUBMITTED and waits_long(measurement, record):
         advice = (
             "see the queue of the partition; `supervisor benchmark cancel` ends the run"
         )
         about = {
             "run": run.id,
-            "benchmark": one.benchmark,
+            "benchmark": measurement.benchmark,
             "slurm_id": change.slurm_id,
             "slurm_state": change.slurm_state,
         }
@@ -62,7 +66,7 @@ def look_at_job(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> 
 
 
 def _traces(
-    context: WorkerContext, run: BenchmarkRun, one: Measurement
+    context: WorkerContext, run: BenchmarkRun, measurement: Measurement
 ) -> tuple[JobRecord | None, bool]:
     """What a job that slurmctld does not know has left: accounting's record, or else
     whether its output shows its end. Only the job's user can ask for them. If he is not
@@ -70,10 +74,12 @@ def _traces(
     """
     jobs = context.benchmarking.jobs
     try:
-        record = jobs.accounted(one)
+        record = jobs.accounted(measurement)
         if record is not None:
             return record, False
-        return None, end_reported(one.job_name, jobs.output(one)) is not None
+        return None, end_reported(
+            measurement.job_name, jobs.output(measurement)
+        ) is not None
     except LoginRejectedError:
         if run.cancel_reason is None:
             raise
@@ -83,19 +89,19 @@ def _traces(
 def _ended_by_us(
     context: WorkerContext,
     run: BenchmarkRun,
-    one: Measurement,
+    measurement: Measurement,
     record: JobRecord | None,
     change: MeasurementUpdate,
     slurm_id: SlurmId,
 ) -> MeasurementUpdate:
     """Have SLURM end a job that cannot start, or whose run must end."""
     hardware = None
-    if run.cancel_reason is None and counts_nodes(one, record):
+    if run.cancel_reason is None and counts_nodes(measurement, record):
         hardware = context.slurm.nodes.hardware()
-    cannot_start = blocked_reason(one, record, hardware)
+    cannot_start = blocked_reason(measurement, record, hardware)
     if not cannot_start and run.cancel_reason is None:
         return change
-    rejected = _cancel(context, one, slurm_id)
+    rejected = _cancel(context, measurement, slurm_id)
     return after_cancel(
         change,
         record,
@@ -105,36 +111,36 @@ def _ended_by_us(
     )
 
 
-def slurm_record(context: WorkerContext, one: Measurement) -> JobRecord | None:
+def slurm_record(context: WorkerContext, measurement: Measurement) -> JobRecord | None:
     """The job as slurmctld has it. If slurmctld has several with this name, the first
     one counts, and the others are cancelled. Raises SlurmUnavailableError when
     slurmctld does not answer; a retry helps.
     """
     named = [
         job.record
-        for job in context.benchmarking.jobs.listed(one)
-        if job.name == one.job_name
+        for job in context.benchmarking.jobs.listed(measurement)
+        if job.name == measurement.job_name
     ]
     accepted = SlurmRecords(named, listed=True).accepted
     for extra in accepted[1:]:
         if extra.phase is not Phase.ENDED:
             log.error(
                 "extra_benchmark_job_cancelled",
-                benchmark=one.benchmark,
+                benchmark=measurement.benchmark,
                 slurm_id=extra.slurm_id,
             )
-            _cancel(context, one, extra.slurm_id)
+            _cancel(context, measurement, extra.slurm_id)
     return next(iter([*accepted, *named]), None)
 
 
-def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
+def _cancel(context: WorkerContext, measurement: Measurement, slurm_id: SlurmId) -> str:
     """Ask SLURM to end a job. Returns why SLURM rejects; empty if it does not."""
     try:
-        context.benchmarking.jobs.cancel(one, slurm_id)
+        context.benchmarking.jobs.cancel(measurement, slurm_id)
     except SlurmRejectedError as error:
         log.error(
             "benchmark_not_cancelled",
-            benchmark=one.benchmark,
+            benchmark=measurement.benchmark,
             slurm_id=slurm_id,
             error=str(error),
         )

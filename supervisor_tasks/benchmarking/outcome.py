@@ -38,7 +38,7 @@ MAX_WAIT_S = 48 * 3600.0
 
 
 def after_poll(
-    one: Measurement,
+    measurement: Measurement,
     record: JobRecord | None,
     submission_window_s: float,
     *,
@@ -49,25 +49,29 @@ def after_poll(
     it. `output_shows_end` means that the job's output shows its end.
     """
     if record is not None:
-        return _recorded(one, record)
+        return _recorded(measurement, record)
     if output_shows_end:
-        return MeasurementUpdate(state=BenchmarkState.ENDED, slurm_id=one.slurm_id)
-    if one.state is BenchmarkState.SUBMITTING:
-        return _never_arrived(one, submission_window_s)
-    missing_s = one.missing_for_s or 0.0
+        return MeasurementUpdate(
+            state=BenchmarkState.ENDED, slurm_id=measurement.slurm_id
+        )
+    if measurement.state is BenchmarkState.SUBMITTING:
+        return _never_arrived(measurement, submission_window_s)
+    missing_s = measurement.missing_for_s or 0.0
     if missing_s >= submission_window_s:
-        return MeasurementUpdate(state=BenchmarkState.ENDED, slurm_id=one.slurm_id)
+        return MeasurementUpdate(
+            state=BenchmarkState.ENDED, slurm_id=measurement.slurm_id
+        )
     again_s = min(submission_window_s - missing_s, MISSING_AGAIN_S)
     return MeasurementUpdate(
-        state=one.state,
+        state=measurement.state,
         poll_delay_s=again_s,
-        slurm_id=one.slurm_id,
-        slurm_state=one.slurm_state,
+        slurm_id=measurement.slurm_id,
+        slurm_state=measurement.slurm_state,
         missing=True,
     )
 
 
-def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
+def _recorded(measurement: Measurement, record: JobRecord) -> MeasurementUpdate:
     if was_rejected(record):
         return MeasurementUpdate(
             state=BenchmarkState.FAILED,
@@ -82,7 +86,7 @@ def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
             slurm_state=record.state,
             exit_status=record.exit_status,
         )
-    poll_delay_s = min(max(one.called_ago_s / 2, FIRST_POLL_S), MAX_POLL_S)
+    poll_delay_s = min(max(measurement.called_ago_s / 2, FIRST_POLL_S), MAX_POLL_S)
     return MeasurementUpdate(
         state=BenchmarkState.SUBMITTED,
         poll_delay_s=poll_delay_s,
@@ -92,7 +96,7 @@ def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
 
 
 def blocked_reason(
-    one: Measurement,
+    measurement: Measurement,
     record: JobRecord | None,
     hardware: PartitionHardware | None = None,
 ) -> str:
@@ -103,37 +107,37 @@ def blocked_reason(
     if not _waits(record):
         return ""
     if record.never_begins:
-        return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(one)})"
+        return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(measurement)})"
     too_few = ""
     if hardware is not None:
-        too_few = too_few_nodes(one, hardware)
+        too_few = too_few_nodes(measurement, hardware)
     if too_few:
         return f"{too_few}; SLURM: {record.shown}"
-    if _waited_s(one, record) > MAX_WAIT_S:
+    if _waited_s(measurement, record) > MAX_WAIT_S:
         return f"it waited for more than {MAX_WAIT_S / 3600:.0f} h: {record.shown}"
     return ""
 
 
-def counts_nodes(one: Measurement, record: JobRecord | None) -> bool:
+def counts_nodes(measurement: Measurement, record: JobRecord | None) -> bool:
     """Whether the job has waited so long that the worker checks whether the nodes that
     it needs still work.
     """
-    return _waited_s(one, record) > NODES_COUNTED_AFTER_S
+    return _waited_s(measurement, record) > NODES_COUNTED_AFTER_S
 
 
-def waits_long(one: Measurement, record: JobRecord | None) -> bool:
+def waits_long(measurement: Measurement, record: JobRecord | None) -> bool:
     """Whether an alarm is raised: the partition is busy, or something is wrong that
     only the operator can see.
     """
-    return _waited_s(one, record) > LONG_WAIT_S
+    return _waited_s(measurement, record) > LONG_WAIT_S
 
 
-def too_few_nodes(one: Measurement, hardware: PartitionHardware) -> str:
+def too_few_nodes(measurement: Measurement, hardware: PartitionHardware) -> str:
     """Return what is missing; empty if nothing is. Nodes that SLURM does not show count
     as working: the job may wait for them.
     """
-    wanted = int(sbatch_option(one, "nodes") or 1)
-    nodelist = sbatch_option(one, "nodelist")
+    wanted = int(sbatch_option(measurement, "nodes") or 1)
+    nodelist = sbatch_option(measurement, "nodelist")
     named = nodelist.split(",")
     working = 0
     for node in hardware.in_order:
@@ -150,11 +154,11 @@ def _waits(record: JobRecord | None) -> TypeGuard[JobRecord]:
     return record is not None and record.phase is Phase.WAITING
 
 
-def _waited_s(one: Measurement, record: JobRecord | None) -> float:
+def _waited_s(measurement: Measurement, record: JobRecord | None) -> float:
     """How long the job has waited in SLURM, as far as is known."""
-    if not _waits(record) or not math.isfinite(one.called_ago_s):
+    if not _waits(record) or not math.isfinite(measurement.called_ago_s):
         return 0.0
-    return one.called_ago_s
+    return measurement.called_ago_s
 
 
 def after_cancel(
@@ -186,13 +190,15 @@ def after_cancel(
     return replace(change, poll_delay_s=again_s, reason=stays)
 
 
-def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementUpdate:
-    if may_arrive(one.called_ago_s, submission_window_s):
+def _never_arrived(
+    measurement: Measurement, submission_window_s: float
+) -> MeasurementUpdate:
+    if may_arrive(measurement.called_ago_s, submission_window_s):
         return MeasurementUpdate(
             state=BenchmarkState.SUBMITTING,
-            poll_delay_s=submission_window_s - one.called_ago_s,
+            poll_delay_s=submission_window_s - measurement.called_ago_s,
         )
-    if one.lost_submissions + 1 >= MAX_SUBMISSIONS:
+    if measurement.lost_submissions + 1 >= MAX_SUBMISSIONS:
         reason = f"it was handed to SLURM {MAX_SUBMISSIONS} times, and SLURM knows nothing of it"
         return MeasurementUpdate(state=BenchmarkState.FAILED, reason=reason)
     return MeasurementUpdate(state=BenchmarkState.WAITING, lost=True)
@@ -211,20 +217,20 @@ def end_reported(name: str, output: bytes | None) -> tuple[int, bytes] | None:
     return int(status[1]), body + rest[status.end() :]
 
 
-def why_failed(one: Measurement, output: bytes | None) -> str | None:
+def why_failed(measurement: Measurement, output: bytes | None) -> str | None:
     """Return why a job's output cannot be a measurement; empty if it can; None while
     its output may still arrive.
     """
-    reported = end_reported(one.job_name, output)
-    if one.slurm_state == COMPLETED:
+    reported = end_reported(measurement.job_name, output)
+    if measurement.slurm_state == COMPLETED:
         if reported is not None:
             return ""
-        if one.ended_ago_s < OUTPUT_LATE_S:
+        if measurement.ended_ago_s < OUTPUT_LATE_S:
             return None
         if output is None:
             return "no output came back: the benchmark's user needs a home folder that nodes and login node share"
         return "the output is not whole: its last line is missing"
-    if one.slurm_state == "":
+    if measurement.slurm_state == "":
         if reported is None:
             return (
                 "SLURM has forgotten the job, and its output does not tell how it ended"
@@ -232,20 +238,22 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
         if reported[0] == 0:
             return ""
         return f"exit code {reported[0]}"
-    if one.slurm_state == "TIMEOUT":
-        return f"it ran into its time limit ({limit_of(one)})"
-    if one.slurm_state == "FAILED":
-        return describe_exit(one.exit_status)
-    return f"SLURM: {one.slurm_state}"
+    if measurement.slurm_state == "TIMEOUT":
+        return f"it ran into its time limit ({limit_of(measurement)})"
+    if measurement.slurm_state == "FAILED":
+        return describe_exit(measurement.exit_status)
+    return f"SLURM: {measurement.slurm_state}"
 
 
-def cut_short(one: Measurement, failed: str | None, cancel_reason: str | None) -> bool:
+def cut_short(
+    measurement: Measurement, failed: str | None, cancel_reason: str | None
+) -> bool:
     """Whether a job does not count because its run had to end. A job that had completed
     by then counts. `failed` is the result of `why_failed`.
     """
-    if cancel_reason is None or one.slurm_state == COMPLETED:
+    if cancel_reason is None or measurement.slurm_state == COMPLETED:
         return False
-    output_shows_success = (one.slurm_state, failed) == ("", "")
+    output_shows_success = (measurement.slurm_state, failed) == ("", "")
     return not output_shows_success
 
 

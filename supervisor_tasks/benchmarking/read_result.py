@@ -26,7 +26,9 @@ log = structlog.get_logger()
 OUTPUT_AGAIN_S = 2.0  # while the output does not show the end of the job
 
 
-def read_result(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
+def read_result(
+    context: WorkerContext, run: BenchmarkRun, measurement: Measurement
+) -> float:
     """Read the job's output, and decide. A cancelled run does not wait until the user
     can log in again. Returns after how many seconds the output is read again; 0 when it
     is decided.
@@ -35,7 +37,7 @@ def read_result(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> 
     LoginRejectedError when the login node does not let the user in. A retry helps.
     """
     try:
-        body = output = context.benchmarking.jobs.output(one)
+        body = output = context.benchmarking.jobs.output(measurement)
     except LoginRejectedError as error:
         if run.cancel_reason is None:
             raise
@@ -43,12 +45,15 @@ def read_result(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> 
         result = BenchmarkResult(
             state=BenchmarkState.CANCELLED, reason=run.cancel_reason, notes=notes
         )
-        store_and_log_result(context, one, result)
+        store_and_log_result(context, measurement, result)
         return 0.0
-    failure, end = why_failed(one, output), end_reported(one.job_name, output)
+    failure, end = (
+        why_failed(measurement, output),
+        end_reported(measurement.job_name, output),
+    )
     if end is not None:
         _, body = end
-    if cut_short(one, failure, run.cancel_reason):
+    if cut_short(measurement, failure, run.cancel_reason):
         result = BenchmarkResult(
             state=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body
         )
@@ -59,20 +64,21 @@ def read_result(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> 
             state=BenchmarkState.FAILED, reason=failure, output=body
         )
     else:
-        result = _parsed(context, run, one, body)
-    store_and_log_result(context, one, result)
+        result = _parsed(context, run, measurement, body)
+    store_and_log_result(context, measurement, result)
     return 0.0
 
 
 def _parsed(
-    context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes
+    context: WorkerContext, run: BenchmarkRun, measurement: Measurement, body: bytes
 ) -> BenchmarkResult:
     """The result that follows from a benchmark's output."""
-    definition = context.benchmarking.suite.get(one.benchmark)
+    definition = context.benchmarking.suite.get(measurement.benchmark)
     if definition is None:
         return BenchmarkResult(
             state=BenchmarkState.FAILED,
-            reason=f"found no benchmark {one.benchmark!r} in this version; expected one of its suite: run the benchmarks again",
+            reason=f"found no benchmark {measurement.benchmark!r} in this version; expected one of its suite:"
+            " run the benchmarks again",
             output=body,
         )
     try:
@@ -82,7 +88,9 @@ def _parsed(
             state=BenchmarkState.FAILED, reason=str(error), output=body
         )
     except Exception as error:
-        log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
+        log.exception(
+            "benchmark_reader_failed", run=run.id, benchmark=measurement.benchmark
+        )
         return BenchmarkResult(
             state=BenchmarkState.FAILED,
             reason=f"its output could not be read: {error!r}",

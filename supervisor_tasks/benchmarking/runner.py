@@ -109,23 +109,26 @@ def _step(context: WorkerContext, run: BenchmarkRun, waits: dict[int, float]) ->
         context.ledger.benchmarks.cancel(DISABLED)
         return True
     measurements = [
-        replace(one, due_in_s=waits.get(one.id, 0.0))
-        for one in context.ledger.benchmarks.measurements(run)
+        replace(measurement, due_in_s=waits.get(measurement.id, 0.0))
+        for measurement in context.ledger.benchmarks.measurements(run)
     ]
     next_ = next_step(run, measurements)
     if next_ is None:
         return False
-    step, one = next_
-    wait_s = _do(context, run, step, one)
-    if one is not None:
-        waits[one.id] = wait_s
+    step, measurement = next_
+    wait_s = _do(context, run, step, measurement)
+    if measurement is not None:
+        waits[measurement.id] = wait_s
     if step in LOG_IN_OR_END:
         _login_rejected(context).update(False)
     return True
 
 
 def _do(
-    context: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measurement | None
+    context: WorkerContext,
+    run: BenchmarkRun,
+    step: RunStep,
+    measurement: Measurement | None,
 ) -> float:
     """Do the step. Returns how many seconds later the next step of the same measurement
     is due.
@@ -138,8 +141,8 @@ def _do(
             raise SlurmUnavailableError(
                 "found no proof that SLURM works now; expected one: nothing is begun; see `supervisor doctor`"
             )
-    if one is not None:
-        return HANDLERS[step](context, run, one)
+    if measurement is not None:
+        return HANDLERS[step](context, run, measurement)
     if step is RunStep.BEGIN:
         _begin(context, run)
     else:
@@ -226,33 +229,35 @@ def _update_failure_alarm(context: WorkerContext, run: BenchmarkRun) -> None:
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
 
 
-def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
+def _skip(context: WorkerContext, run: BenchmarkRun, measurement: Measurement) -> float:
     store_and_log_result(
         context,
-        one,
+        measurement,
         BenchmarkResult(state=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""),
     )
     return 0.0
 
 
-def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
+def _clean(
+    context: WorkerContext, run: BenchmarkRun, measurement: Measurement
+) -> float:
     """Remove the output from the login node, if that is possible. A file that stays
     stops neither the other benchmarks nor the run's end.
     """
     note = ""
     try:
-        context.benchmarking.jobs.remove_output(one)
+        context.benchmarking.jobs.remove_output(measurement)
     except TransientError as error:
         log.warning(
             "benchmark_output_not_removed",
             run=run.id,
-            benchmark=one.benchmark,
+            benchmark=measurement.benchmark,
             error=str(error),
         )
-        if not cleanup_expired(run, one):
+        if not cleanup_expired(run, measurement):
             return CLEAN_AGAIN_S
         note = f"its output stays on the login node: {error}"
-    context.ledger.benchmarks.cleaned(one, note)
+    context.ledger.benchmarks.cleaned(measurement, note)
     return 0.0
 
 

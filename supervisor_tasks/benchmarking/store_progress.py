@@ -14,15 +14,15 @@ log = structlog.get_logger()
 
 
 def store_and_log_update(
-    context: WorkerContext, one: Measurement, change: MeasurementUpdate
+    context: WorkerContext, measurement: Measurement, change: MeasurementUpdate
 ) -> None:
     """Store the change unless another worker was faster, and log a new state. Raises
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
-    is_stored = context.ledger.benchmarks.store_update(one, change)
-    if is_stored and change.state is not one.state:
+    is_stored = context.ledger.benchmarks.store_update(measurement, change)
+    if is_stored and change.state is not measurement.state:
         _log_result(
-            one,
+            measurement,
             change.state,
             slurm_id=change.slurm_id,
             slurm_state=change.slurm_state,
@@ -31,16 +31,20 @@ def store_and_log_update(
 
 
 def store_and_log_result(
-    context: WorkerContext, one: Measurement, result: BenchmarkResult
+    context: WorkerContext, measurement: Measurement, result: BenchmarkResult
 ) -> None:
     """Store the result unless another worker was faster, and log it. Raises
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
-    if context.ledger.benchmarks.store_result(one, result):
-        _log_result(one, result.state, labels=dict(result.labels), reason=result.reason)
+    if context.ledger.benchmarks.store_result(measurement, result):
+        _log_result(
+            measurement, result.state, labels=dict(result.labels), reason=result.reason
+        )
 
 
-def _log_result(one: Measurement, state: BenchmarkState, **about: object) -> None:
+def _log_result(
+    measurement: Measurement, state: BenchmarkState, **about: object
+) -> None:
     write_log = log.info
     if state is BenchmarkState.FAILED:
         write_log = log.warning
@@ -49,7 +53,7 @@ def _log_result(one: Measurement, state: BenchmarkState, **about: object) -> Non
     }
     write_log(
         f"benchmark_{state.value.lower()}",
-        run=one.run_id,
-        benchmark=one.benchmark,
+        run=measurement.run_id,
+        benchmark=measurement.benchmark,
         **shown,
     )

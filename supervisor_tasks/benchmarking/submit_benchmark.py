@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 def submit_benchmark(
-    context: WorkerContext, run: BenchmarkRun, one: Measurement
+    context: WorkerContext, run: BenchmarkRun, measurement: Measurement
 ) -> float:
     """Hand the job to SLURM, unless SLURM has it: the ledger may have been restored
     from a backup. Returns after how many seconds SLURM is asked about the job.
@@ -34,33 +34,33 @@ def submit_benchmark(
     Raises TransientError when sbatch did not run, and LoginRejectedError when the login
     node does not let the user in. A retry helps.
     """
-    if slurm_record(context, one) is not None:
-        return look_at_job(context, run, one)
+    if slurm_record(context, measurement) is not None:
+        return look_at_job(context, run, measurement)
     jobs = context.benchmarking.jobs
     hand_over_in_order(
-        jobs.clock, partial(_begin, context, one), partial(_run_sbatch, context)
+        jobs.clock, partial(_begin, context, measurement), partial(_run_sbatch, context)
     )
     return FIRST_POLL_S
 
 
-def _begin(context: WorkerContext, one: Measurement) -> Measurement | None:
+def _begin(context: WorkerContext, measurement: Measurement) -> Measurement | None:
     """Commit that the submission has begun. Returns None if another worker was faster,
     or if the run was cancelled.
     """
     user = context.benchmarking.jobs.user
-    if not context.ledger.benchmarks.start_submission(one, user):
+    if not context.ledger.benchmarks.start_submission(measurement, user):
         return None
-    return replace(one, state=BenchmarkState.SUBMITTING, run_as=user)
+    return replace(measurement, state=BenchmarkState.SUBMITTING, run_as=user)
 
 
 def _run_sbatch(
-    context: WorkerContext, one: Measurement, clock: LoginClock, begun_s: float
+    context: WorkerContext, measurement: Measurement, clock: LoginClock, begun_s: float
 ) -> None:
-    answer = context.benchmarking.jobs.submit(one, clock, begun_s)
+    answer = context.benchmarking.jobs.submit(measurement, clock, begun_s)
     if not isinstance(answer, Exception):
         store_and_log_update(
             context,
-            one,
+            measurement,
             MeasurementUpdate(state=BenchmarkState.SUBMITTED, slurm_id=answer),
         )
         return
@@ -68,19 +68,19 @@ def _run_sbatch(
         case SubmissionOutcome.REJECTED:
             store_and_log_update(
                 context,
-                one,
+                measurement,
                 MeasurementUpdate(state=BenchmarkState.FAILED, reason=str(answer)),
             )
         case SubmissionOutcome.UNKNOWN:
             log.warning(
                 "benchmark_submission_unclear",
-                run=one.run_id,
-                benchmark=one.benchmark,
+                run=measurement.run_id,
+                benchmark=measurement.benchmark,
                 error=str(answer),
             )
         case SubmissionOutcome.NOT_RUN:
             context.ledger.benchmarks.store_update(
-                one, MeasurementUpdate(state=BenchmarkState.WAITING)
+                measurement, MeasurementUpdate(state=BenchmarkState.WAITING)
             )
             raise answer
         case _:

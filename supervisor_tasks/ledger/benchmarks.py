@@ -334,24 +334,25 @@ class BenchmarkStore:
                 )
             )
 
-    def start_submission(self, one: Measurement, run_as: str) -> bool:
+    def start_submission(self, measurement: Measurement, run_as: str) -> bool:
         """Commit that sbatch is about to be called as that user, once. False when
         another worker was faster, or the run was cancelled.
         """
         going_on = select(BENCHMARK_RUNS.c.id).where(
-            BENCHMARK_RUNS.c.id == one.run_id, BENCHMARK_RUNS.c.cancel_reason.is_(None)
+            BENCHMARK_RUNS.c.id == measurement.run_id,
+            BENCHMARK_RUNS.c.cancel_reason.is_(None),
         )
         with self._engine.begin() as connection:
             return self._set(
                 connection,
-                one,
+                measurement,
                 BENCHMARK_RESULTS.c.run_id.in_(going_on),
                 state=BenchmarkState.SUBMITTING.value,
                 run_as=run_as,
                 called_at=func.clock_timestamp(),
             )
 
-    def store_update(self, one: Measurement, change: MeasurementUpdate) -> bool:
+    def store_update(self, measurement: Measurement, change: MeasurementUpdate) -> bool:
         """Store the change of a benchmark. False when another worker was faster."""
         now = func.clock_timestamp()
         if change.missing:
@@ -365,7 +366,7 @@ class BenchmarkStore:
         with self._engine.begin() as connection:
             return self._set(
                 connection,
-                one,
+                measurement,
                 state=change.state.value,
                 slurm_id=change.slurm_id,
                 slurm_state=change.slurm_state,
@@ -378,12 +379,12 @@ class BenchmarkStore:
                 reason=sanitize_and_truncate(change.reason) or None,
             )
 
-    def store_result(self, one: Measurement, result: BenchmarkResult) -> bool:
+    def store_result(self, measurement: Measurement, result: BenchmarkResult) -> bool:
         """Store the result of a benchmark. False when another worker was faster."""
         with self._engine.begin() as connection:
             return self._set(
                 connection,
-                one,
+                measurement,
                 state=result.state.value,
                 labels=sanitize_json(dict(result.labels)),
                 left_out=sanitize_json(dict(result.left_out)),
@@ -396,7 +397,7 @@ class BenchmarkStore:
                 ),
             )
 
-    def cleaned(self, one: Measurement, note: str = "") -> None:
+    def cleaned(self, measurement: Measurement, note: str = "") -> None:
         """Store that the benchmark's file on the login node is gone, or that it stays
         there, with a note.
         """
@@ -404,19 +405,23 @@ class BenchmarkStore:
         with self._engine.begin() as connection:
             connection.execute(
                 update(BENCHMARK_RESULTS)
-                .where(BENCHMARK_RESULTS.c.id == one.id)
+                .where(BENCHMARK_RESULTS.c.id == measurement.id)
                 .values(cleaned=True, notes=notes)
             )
 
     def _set(
-        self, connection: Connection, one: Measurement, *also: Any, **values: Any
+        self,
+        connection: Connection,
+        measurement: Measurement,
+        *also: Any,
+        **values: Any,
     ) -> bool:
         """Update the row if it is still at the state at which it was read. Returns
         whether it was.
         """
         there = (
-            BENCHMARK_RESULTS.c.id == one.id,
-            BENCHMARK_RESULTS.c.state == one.state.value,
+            BENCHMARK_RESULTS.c.id == measurement.id,
+            BENCHMARK_RESULTS.c.state == measurement.state.value,
             *also,
         )
         return bool(

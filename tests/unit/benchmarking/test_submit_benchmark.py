@@ -61,9 +61,11 @@ class Steps:
         self._committed_s = our_clock_s()
         return self._started
 
-    def _submit(self, one: Measurement, clock: LoginClock, begun_s: float) -> SlurmId:
+    def _submit(
+        self, measurement: Measurement, clock: LoginClock, begun_s: float
+    ) -> SlurmId:
         assert begun_s <= self._committed_s
-        self.done.append((one.state, one.run_as, clock))
+        self.done.append((measurement.state, measurement.run_as, clock))
         return SlurmId(7)
 
 
