@@ -14,7 +14,7 @@ import structlog
 
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.contract import Contract, Unreadable
-from supervisor_tasks.chain_events.event_logs import alarm_of_unreadable
+from supervisor_tasks.chain_events.event_logs import raise_unreadable_log_alarm
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import (
     DirectoryBusyError,
@@ -107,7 +107,7 @@ def _read_requests(context: WorkerContext) -> bool:
         last, requesters, unreadable = chain.log_range.ask(
             partial(_customers, chain.contract, last + 1, head)
         )
-        alarm_of_unreadable(ledger, unreadable)
+        raise_unreadable_log_alarm(ledger, unreadable)
         customers.update(requesters)
     with ledger.engine.begin() as connection:
         request(connection, ledger.cluster, EffectKind.ACCOUNT, sorted(customers))

@@ -62,7 +62,7 @@ def unconfirmed_transactions(
     if len(shown) < MIN_AGREEING_ENDPOINTS and endpoints.alone_for_s() > PATIENCE_S:
         return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
     if missing:  # of one that is alone, for long only if the others are busy
-        _update_disagreement(ledger, missing, wanted, shown)
+        _update_disagreement_alarm(ledger, missing, wanted, shown)
     else:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
     return missing
@@ -82,9 +82,9 @@ def _not_shown_at_all(
         tx_hash for tx_hash in missing if not _shown_by(tx_hash, wanted, shown)
     }
     if not_shown:
-        _update_disagreement(ledger, not_shown, wanted, shown)
+        _update_disagreement_alarm(ledger, not_shown, wanted, shown)
     if missing - not_shown:
-        _alarm_of_one_endpoint(ledger, endpoints, sorted(shown), missing - not_shown)
+        _raise_one_endpoint_alarm(ledger, endpoints, sorted(shown), missing - not_shown)
     return not_shown
 
 
@@ -131,7 +131,7 @@ def _shown_by(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> list
     ]
 
 
-def _alarm_of_one_endpoint(
+def _raise_one_endpoint_alarm(
     ledger: Ledger,
     endpoints: Endpoints,
     answering: Sequence[str],
@@ -146,7 +146,7 @@ def _alarm_of_one_endpoint(
     )
 
 
-def _update_disagreement(
+def _update_disagreement_alarm(
     ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]
 ) -> None:
     """Raise the alarm when endpoints that answer have disagreed about one transaction

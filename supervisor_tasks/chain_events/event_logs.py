@@ -24,12 +24,14 @@ def decode_logs(
     cannot be read.
     """
     events, unreadable = contract.decode_events(logs)
-    alarm_of_unreadable(ledger, unreadable)
+    raise_unreadable_log_alarm(ledger, unreadable)
     return events
 
 
-def alarm_of_unreadable(ledger: Ledger, unreadable: Sequence[Unreadable]) -> None:
-    """Log each of these logs, and turn on the alarm if there is one."""
+def raise_unreadable_log_alarm(
+    ledger: Ledger, unreadable: Sequence[Unreadable]
+) -> None:
+    """Log each of these logs, and raise the alarm if there is one."""
     for entry in unreadable:
         log.error("chain_log_unreadable", **asdict(entry))
     if unreadable:

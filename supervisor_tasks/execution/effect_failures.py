@@ -95,12 +95,12 @@ def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> Non
         log.warning("effect_retried_after_new_event", **about)
         return
     log.error("effect_parked", **about)
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
 
 
-def watch_effects(ledger: Ledger) -> None:
-    """Raise alarms for parked effects, and for effects that have failed for long. The
-    alarms end when there are none. Late effects are still tried: an outage never ends a
+def update_effect_alarms(ledger: Ledger) -> None:
+    """Raise the alarms for parked effects, and for effects that have failed for long;
+    end them when there are none. Late effects are still tried: an outage never ends a
     job. Raises LedgerUnavailableError, when the database does not answer; a retry
     helps.
     """
@@ -124,10 +124,10 @@ def watch_effects(ledger: Ledger) -> None:
     else:
         ledger.alarms.off(AlarmName.EFFECT_OVERDUE)
     for alarm, beginning, for_s in ALARMS_OF_ERRORS:
-        _watch_errors(ledger, alarm, beginning, for_s)
+        _update_error_alarm(ledger, alarm, beginning, for_s)
 
 
-def _watch_errors(
+def _update_error_alarm(
     ledger: Ledger, alarm: AlarmName, beginning: str, for_s: float
 ) -> None:
     failing = ledger.effects.failing_with(beginning, for_s)

@@ -28,7 +28,11 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.switch_names import Switch
-from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
+from supervisor_tasks.monitoring.chain_alarms import (
+    chain_watched,
+    store_balance,
+    update_wallet_alarms,
+)
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.wallet.gas import NoEstimateError
 from supervisor_tasks.wallet.transaction_writer import Write
@@ -67,13 +71,22 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimL
     ):
         demand = context.chain.contract.demand()
         readings[CLAIMABLE] = demand.claimable
-        alarms = wallet_watched(context, demand)
+        alarms = _look_at_wallet(context, demand)
         _record_registration(context, demand.permission)
         numbers = _numbers(demand)
         _end_rejections(context.ledger, numbers)
         allowance = _allowance(context, demand, alarms)
     wanted = numbers | {"claim": allowance.jobs}
     return ClaimLook(any(numbers.values()), any(wanted.values()), allowance.why_not)
+
+
+def _look_at_wallet(context: WorkerContext, demand: Demand) -> set[str]:
+    """Store the balance and update the alarms about the wallet. Returns the names of
+    all alarms that are on.
+    """
+    update_wallet_alarms(context, demand)
+    store_balance(context, demand.balance_wei)
+    return {alarm.name for alarm in context.ledger.alarms.all()}
 
 
 def _numbers(demand: Demand) -> dict[str, int]:
@@ -102,7 +115,7 @@ def claim(context: WorkerContext) -> bool:
     chain = context.chain
     with reading_once(), chain_watched(context):
         demand = chain.contract.demand()
-        alarms = wallet_watched(context, demand)
+        alarms = _look_at_wallet(context, demand)
         _record_registration(context, demand.permission)
         wanted = _numbers(demand)
         allowance = _allowance(context, demand, alarms)

@@ -52,7 +52,7 @@ def _only_waited(job: Job) -> bool:
     return (job.state, job.chain_status) == (State.QUEUED, ChainStatus.SCHEDULED)
 
 
-def raise_jobs_not_started(
+def raise_jobs_not_started_alarm(
     context: WorkerContext, failed: Mapping[JobId, LaunchFailed]
 ) -> None:
     """Raise the alarm about the nodes of these jobs. Raises LedgerUnavailableError,

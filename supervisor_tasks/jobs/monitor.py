@@ -20,10 +20,10 @@ from supervisor_tasks.jobs.events import (
     SlurmRunningObserved,
     stored_name,
 )
-from supervisor_tasks.jobs.launch_failures import raise_jobs_not_started
+from supervisor_tasks.jobs.launch_failures import raise_jobs_not_started_alarm
 from supervisor_tasks.jobs.model import EffectKind, JobId, Outcome
 from supervisor_tasks.jobs.observe import Observed, observe
-from supervisor_tasks.jobs.size_check import oversized, raise_more_than_paid
+from supervisor_tasks.jobs.size_check import oversized, raise_more_than_paid_alarm
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
@@ -59,8 +59,8 @@ def poll_jobs(context: WorkerContext) -> bool:
             changes = [*first, *_conclusions(context, observed, effects), *last]
             changes += observed.awaited
             after = ledger.record(*changes)
-            raise_more_than_paid(context, changes, observed.jobs, after)
-            raise_jobs_not_started(context, observed.failed)
+            raise_more_than_paid_alarm(context, changes, observed.jobs, after)
+            raise_jobs_not_started_alarm(context, observed.failed)
             _log_changes(changes)
             _postpone(context, observed, effects)
     elif not callbacks:

@@ -70,7 +70,7 @@ def oversized(
     return changes
 
 
-def raise_more_than_paid(
+def raise_more_than_paid_alarm(
     context: WorkerContext,
     changes: Iterable[JobChange],
     before: Mapping[JobId, Job],
@@ -155,7 +155,7 @@ def _without_rounding(
         )
         if asked is not None:
             (requests,) = asked
-    _watch_unanswered(context.ledger, unanswered, len(doubted))
+    _update_unanswered_alarm(context.ledger, unanswered, len(doubted))
     found = dict[JobId, Sequence[Excess]]()
     for job, seen, size in doubted:
         request = size if seen.is_pending else requests.get(seen.slurm_id)
@@ -181,8 +181,11 @@ def _answer_or_none(
         return None
 
 
-def _watch_unanswered(ledger: Ledger, unanswered: Mapping[str, str], jobs: int) -> None:
-    """Raise the alarm when SLURM gives no answer for minutes: meanwhile a job can
+def _update_unanswered_alarm(
+    ledger: Ledger, unanswered: Mapping[str, str], jobs: int
+) -> None:
+    """Raise the alarm when SLURM gives no answer for minutes, and end it when it does:
+    meanwhile a job can
     have more than was paid for.
     """
     if unanswered:

@@ -61,13 +61,13 @@ def _record_failure(context: WorkerContext, error: str) -> None:
     if unanswered_s >= UNANSWERED_S:
         # the chain stands still, and not the transaction
         _oldest_open(context).update(False)
-    _watch_endpoints(context)
+    _update_endpoint_alarms(context)
 
 
 def _record_success(context: WorkerContext) -> None:
     context.ledger.periodic_runs.record(CHAIN_ANSWERED)
     _unanswered(context).update(False)
-    _watch_endpoints(context)
+    _update_endpoint_alarms(context)
 
 
 def _unanswered(context: WorkerContext) -> Condition:
@@ -89,7 +89,7 @@ def _oldest_open(context: WorkerContext) -> Duration:
     return Duration(context.ledger.facts, AlarmName.TRANSACTION_STUCK.value)
 
 
-def _watch_endpoints(context: WorkerContext) -> None:
+def _update_endpoint_alarms(context: WorkerContext) -> None:
     rpc, alarms = context.chain.contract.rpc, context.ledger.alarms
     if not isinstance(rpc, Endpoints):
         return
@@ -107,7 +107,7 @@ def _watch_endpoints(context: WorkerContext) -> None:
         return
     _store_health(context, health)
     if len(health) > 1:
-        _alarm_of_unavailable(context, rpc.unavailable())
+        _update_unavailable_alarm(context, rpc.unavailable())
 
 
 def _store_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
@@ -116,7 +116,7 @@ def _store_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
         context.ledger.facts.set(ENDPOINTS, dict(health))
 
 
-def _alarm_of_unavailable(
+def _update_unavailable_alarm(
     context: WorkerContext, unavailable: Mapping[str, tuple[float, str]]
 ) -> None:
     """Raise the alarm when an endpoint has been unavailable for long, and end it when
@@ -140,50 +140,63 @@ def _alarm_of_unavailable(
         )
 
 
-def wallet_watched(context: WorkerContext, demand: Demand) -> set[str]:
-    """Switch the alarms about the wallet and the contract on and off. Returns the names
-    of all alarms that are on. Raises LedgerUnavailableError, when the database does not
-    answer; a retry helps.
+def update_wallet_alarms(context: WorkerContext, demand: Demand) -> None:
+    """Raise and end the alarms about the wallet and the contract. Raises
+    LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     alarms, chain = context.ledger.alarms, context.chain
     details_of = {alarm.name: alarm.details for alarm in alarms.all()}
-    _store_balance(context, demand.balance_wei)
     outstanding = chain.sent_transactions.outstanding()
-    empty_details = details_of.get(AlarmName.WALLET_EMPTY, {})
-    needed_wei = max(
-        chain.wallet_min_wei, outstanding.cost_wei, _unpaid_wei(empty_details)
+    _update_wallet_empty_alarm(
+        context,
+        demand.balance_wei,
+        outstanding.cost_wei,
+        details_of.get(AlarmName.WALLET_EMPTY, {}),
     )
-    if demand.balance_wei < needed_wei:
-        figures = {"balance_wei": demand.balance_wei, "needed_wei": needed_wei}
-        alarms.on(
-            AlarmName.WALLET_EMPTY,
-            **{"address": chain.account.address, **empty_details, **figures},
-        )
-    else:
-        alarms.off(AlarmName.WALLET_EMPTY)
     if demand.open:
         alarms.off(AlarmName.CONTRACT_RETIRED)
     else:
-        alarms.on(AlarmName.CONTRACT_RETIRED, contract=context.chain.contract.address)
+        alarms.on(AlarmName.CONTRACT_RETIRED, contract=chain.contract.address)
     for name, quiet_s in QUIET_S.items():
         if name in details_of:
             alarms.off(name, quiet_s=quiet_s)
-    _watch_oldest(
+    _update_stuck_alarm(
         context, outstanding.oldest, AlarmName.TRANSACTION_STUCK in details_of
     )
-    return {alarm.name for alarm in alarms.all()}
 
 
-def _store_balance(context: WorkerContext, balance_wei: int) -> None:
+def _update_wallet_empty_alarm(
+    context: WorkerContext,
+    balance_wei: int,
+    outstanding_wei: int,
+    details: dict[str, Any],
+) -> None:
+    """Raise the alarm while the balance does not pay for what is needed, and end it
+    when it does. `details` are those of the alarm, if it is on.
+    """
+    chain, alarms = context.chain, context.ledger.alarms
+    needed_wei = max(chain.wallet_min_wei, outstanding_wei, _unpaid_wei(details))
+    if balance_wei >= needed_wei:
+        alarms.off(AlarmName.WALLET_EMPTY)
+        return
+    figures = {"balance_wei": balance_wei, "needed_wei": needed_wei}
+    alarms.on(
+        AlarmName.WALLET_EMPTY,
+        **{"address": chain.account.address, **details, **figures},
+    )
+
+
+def store_balance(context: WorkerContext, balance_wei: int) -> None:
     """Store the wallet's balance for the metrics of the ledger: their process calls no
-    node.
+    node. Raises LedgerUnavailableError, when the database does not answer; a retry
+    helps.
     """
     balance = Balance(context.chain.account.address, balance_wei)
     if context.ledger.facts.get(BALANCE) != balance:
         context.ledger.facts.set(BALANCE, balance)
 
 
-def _watch_oldest(
+def _update_stuck_alarm(
     context: WorkerContext, oldest: OldestOpen | None, alarmed: bool
 ) -> None:
     """Raise the alarm for a transaction that has been open for STUCK_S, also without a

@@ -5,9 +5,9 @@ not continue by itself, add up the counters, and delete old callbacks.
 import structlog
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.execution.effect_failures import watch_effects
+from supervisor_tasks.execution.effect_failures import update_effect_alarms
 from supervisor_tasks.execution.exclusive_run import record_run
-from supervisor_tasks.monitoring.heartbeat_alarm import check_heartbeats
+from supervisor_tasks.monitoring.heartbeat_alarm import update_heartbeat_alarm
 
 log = structlog.get_logger()
 
@@ -19,9 +19,9 @@ def check_alarms(context: WorkerContext) -> None:
     """
     ledger = context.ledger
     with record_run(ledger, "check_alarms"):
-        watch_effects(ledger)
+        update_effect_alarms(ledger)
         ledger.counters.fold()
-        check_heartbeats(ledger)
+        update_heartbeat_alarm(ledger)
         purged = ledger.callbacks.purge_unknown()
         if purged:
             log.info("unknown_callbacks_purged", callbacks=purged)

@@ -20,8 +20,8 @@ ADVICE = {
 }
 
 
-def check_heartbeats(ledger: Ledger) -> None:
-    """Raise the alarm for each source that is missing, until its heartbeat is
+def update_heartbeat_alarm(ledger: Ledger) -> None:
+    """Raise the alarm while a source is missing, and end it when all heartbeats are
     back.
     """
     missed = missing_sources(ledger.periodic_runs.ages_s())

@@ -21,8 +21,8 @@ from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
     FAILED_TRIES,
     KNOWN_FOR_S,
+    MAX_TRIES_AT_START,
     SLURM_ANSWERED,
-    TRIES,
     check_is_due,
 )
 from supervisor_tasks.slurm_lookup.cluster_check import (
@@ -81,23 +81,29 @@ def check_slurm(
         context.ledger.periodic_runs.record(finished_key("check_slurm"))
 
 
-def is_alarming(tries: int, seen: bool, unanswered_s: float | None) -> bool:
+def is_alarming(
+    tries: int, answered_since_start: bool, unanswered_s: float | None
+) -> bool:
     """Return whether an alarm is raised after so many failed tries. SLURM's last answer
     was `unanswered_s` ago.
 
-    A SLURM that has not answered since the start (`seen` is false) gets TRIES tries.
+    A SLURM that has not answered since the start (`answered_since_start` is false) gets
+    MAX_TRIES_AT_START tries.
     """
-    if not seen:
-        return tries >= TRIES
+    if not answered_since_start:
+        return tries >= MAX_TRIES_AT_START
     return unanswered_s is None or unanswered_s > UNANSWERED_S
 
 
 def _due(context: WorkerContext) -> bool:
     ledger = context.ledger
     answered_s = ledger.periodic_runs.age_s(SLURM_ANSWERED)
-    seen = ledger.facts.get(ANSWERED_SINCE_START) is True
+    answered_since_start = ledger.facts.get(ANSWERED_SINCE_START) is True
     return check_is_due(
-        answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s
+        answered_s,
+        answered_since_start,
+        ledger.facts.read(FAILED_TRIES),
+        context.slurm.try_every_s,
     )
 
 
@@ -171,8 +177,8 @@ def _record_failure(ledger: Ledger, error: TransientError) -> None:
     tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
     ledger.facts.set(FAILED_TRIES, tries)
     unanswered_s = ledger.periodic_runs.age_s("check_slurm")
-    seen = ledger.facts.get(ANSWERED_SINCE_START) is True
-    if is_alarming(tries, seen, unanswered_s):
+    answered_since_start = ledger.facts.get(ANSWERED_SINCE_START) is True
+    if is_alarming(tries, answered_since_start, unanswered_s):
         shown_s = None if unanswered_s is None else round(unanswered_s)
         ledger.alarms.on(
             AlarmName.SLURM_NOT_ANSWERING,

@@ -11,34 +11,37 @@ ANSWERED_SINCE_START = Fact("slurm.answered_since_start", FLAG)
 # while it answers; two checks come before an answer is too old (KNOWN_FOR_S)
 CHECK_EVERY_S = 40.0
 KNOWN_FOR_S = 90.0  # SLURM counts as working for so long after an answer
-TRIES = 10  # at a start, SLURM_RETRY_INTERVAL_S apart; then an alarm is raised
+MAX_TRIES_AT_START = 10  # SLURM_RETRY_INTERVAL_S apart; then an alarm is raised
 SLOW_FACTOR = 3  # after the alarm the intervals are so many times longer
 
 
-def next_try_s(tries: int, seen: bool, every_s: float) -> float:
+def next_try_s(tries: int, answered_since_start: bool, every_s: float) -> float:
     """Return how long after the last of these failed `tries` the worker makes the next
     one.
 
-    A SLURM that has answered since the start (`seen`) has our jobs and may be back at
-    any moment: each check tries it.
+    A SLURM that has answered since the start (`answered_since_start`) has our jobs and
+    may be back at any moment: each check tries it.
     """
-    if not tries or seen:
+    if not tries or answered_since_start:
         return 0.0
-    if tries < TRIES:
+    if tries < MAX_TRIES_AT_START:
         return every_s
     return SLOW_FACTOR * every_s
 
 
 def check_is_due(
-    answered_s: float | None, seen: bool, failed: Stored[int] | None, every_s: float
+    answered_s: float | None,
+    answered_since_start: bool,
+    failed: Stored[int] | None,
+    every_s: float,
 ) -> bool:
     """Return whether the worker checks SLURM now.
 
-    `answered_s` is how long ago SLURM answered, if nothing has failed since. `seen`
-    means that it has answered since the start. `failed` counts the failed tries, and
-    `every_s` is the time between two tries.
+    `answered_s` is how long ago SLURM answered, if nothing has failed since.
+    `answered_since_start` means that it has answered since the start. `failed` counts
+    the failed tries, and `every_s` is the time between two tries.
     """
-    if answered_s is not None and seen:
+    if answered_s is not None and answered_since_start:
         return answered_s >= CHECK_EVERY_S
     tries = failed or Stored(0, 0.0)
-    return tries.age_s >= next_try_s(tries.value, seen, every_s)
+    return tries.age_s >= next_try_s(tries.value, answered_since_start, every_s)

@@ -51,7 +51,7 @@ def _notify(ledger: Ledger, notifier: Notifier) -> bool:
     try:
         sent = _send(ledger, notifier)
     finally:
-        watch_messages(ledger, notifier)
+        update_message_alarm(ledger, notifier)
     return planned or sent
 
 
@@ -139,9 +139,9 @@ def _about(message: OpenMessage) -> dict[str, Any]:
     return about | {"message_id": _key(message)}
 
 
-def watch_messages(ledger: Ledger, notifier: Notifier) -> None:
-    """Raise an alarm for messages that have failed for long or are parked; it reaches
-    the operator by the other channels.
+def update_message_alarm(ledger: Ledger, notifier: Notifier) -> None:
+    """Raise the alarm while messages have failed for long or are parked, and end it
+    when there are none. It reaches the operator by the other channels.
     """
     undelivered = ledger.incidents.undelivered(notifier.late_after_s)
     if not undelivered.messages:

@@ -65,13 +65,13 @@ def resubmit_pending(
         # After the commit: a request that is served twice does no harm, a request that
         # is lost does.
         context.ledger.facts.clear_if(TRANSACTION_REQUESTS, requests)
-    _alarm(context, plan[PendingAction.FEE_CAP_REACHED], state)
+    _update_stuck_alarm(context, plan[PendingAction.FEE_CAP_REACHED], state)
     if plan[PendingAction.INSUFFICIENT_FUNDS]:
         account, needed_wei = context.chain.account, 0
         for entry in waiting:
             if entry.address == account.address:
                 needed_wei += entry.gas * decisions[entry.id].fees.max_fee_wei
-        account.alarm_of_empty(state.balance_wei, needed_wei)
+        account.raise_wallet_empty_alarm(state.balance_wei, needed_wei)
     _send_again(context, waiting, decisions)
     _free_lost_idempotency_keys(context, plan, state)
     _fill(context, waiting, state)
@@ -270,7 +270,9 @@ def _free_lost_idempotency_keys(
         return
     transactions.mark_foreign([entry.id for entry in lost])
     shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:LOG_SAMPLE_SIZE]]
-    chain.account.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
+    chain.account.raise_unknown_transaction_alarm(
+        nonces=", ".join(shown), transactions=len(lost)
+    )
     log.warning("nonces_lost", nonces=shown, transactions=len(lost))
     context.ledger.effects.reschedule_now(
         [entry.job_id for entry in lost if entry.job_id],
@@ -328,7 +330,9 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
             context.chain.transaction_writer.fill(nonce)
 
 
-def _alarm(context: WorkerContext, capped: Sequence[Sent], state: AccountState) -> None:
+def _update_stuck_alarm(
+    context: WorkerContext, capped: Sequence[Sent], state: AccountState
+) -> None:
     alarms, bounds = context.ledger.alarms, context.chain.account.bounds
     if capped:
         first = capped[0]

@@ -93,7 +93,7 @@ def _register(context: WorkerContext) -> bool:
     if decision.action is Action.REGISTER:
         write = _estimated(context, decision)
     rejection = write if isinstance(write, Rejected) else None
-    _store_and_alarm(context, registrations, inputs, decision, rejection)
+    _store_and_update_alarms(context, registrations, inputs, decision, rejection)
     if isinstance(write, NoEstimateError):
         raise write
     is_served = decision.action is Action.NOTHING
@@ -278,7 +278,7 @@ def _wanted_alarms(
     return wanted
 
 
-def _store_and_alarm(
+def _store_and_update_alarms(
     context: WorkerContext,
     registrations: Registrations,
     inputs: RegistrationInput,

@@ -37,11 +37,11 @@ def update_alarms(
         for doubt in doubts(snapshot, discrepancies)
     ):
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
-    _alarm_of_requeued(ledger, discrepancies)
-    _alarm_of_foreign_claims(ledger, snapshot, discrepancies)
+    _raise_requeued_alarm(ledger, discrepancies)
+    _update_foreign_claims_alarm(ledger, snapshot, discrepancies)
 
 
-def _alarm_of_requeued(ledger: Ledger, discrepancies: Sequence[Discrepancy]) -> None:
+def _raise_requeued_alarm(ledger: Ledger, discrepancies: Sequence[Discrepancy]) -> None:
     requeued = of_kind(discrepancies, DiscrepancyKind.RUNS_AFTER_END)
     again = {discrepancy.job_id: discrepancy.slurm_id for discrepancy in requeued}
     if again:
@@ -51,7 +51,7 @@ def _alarm_of_requeued(ledger: Ledger, discrepancies: Sequence[Discrepancy]) -> 
         )
 
 
-def _alarm_of_foreign_claims(
+def _update_foreign_claims_alarm(
     ledger: Ledger, snapshot: Snapshot, discrepancies: Sequence[Discrepancy]
 ) -> None:
     claimed = of_kind(discrepancies, DiscrepancyKind.FOREIGN_CLAIM)

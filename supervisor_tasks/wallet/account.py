@@ -118,8 +118,8 @@ class WalletAccount:
             nonces, balance_wei, market, int(head["number"], 16), head["hash"]
         )
 
-    def alarm_of_empty(self, balance_wei: int, needed_wei: int) -> None:
-        """Turn on the alarm: the account needs a deposit before work can go on."""
+    def raise_wallet_empty_alarm(self, balance_wei: int, needed_wei: int) -> None:
+        """Raise the alarm: the account needs a deposit before work can go on."""
         about = {
             "balance_wei": balance_wei,
             "needed_wei": needed_wei,
@@ -127,8 +127,8 @@ class WalletAccount:
         }
         self.alarms.on(AlarmName.WALLET_EMPTY, address=self.address, **about)
 
-    def alarm_of_foreign(self, **about: Any) -> None:
-        """Turn on the alarm: another writer uses this wallet's key."""
+    def raise_unknown_transaction_alarm(self, **about: Any) -> None:
+        """Raise the alarm: another writer uses this wallet's key."""
         self.alarms.on(
             AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT, address=self.address, **about
         )

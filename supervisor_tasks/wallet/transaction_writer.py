@@ -124,9 +124,9 @@ class TransactionWriter:
             ]
             if rows:
                 self._commit_and_send(rows, state)
-        too_dear = self._alarm_of_too_dear(asked, state)
+        too_dear = self._raise_too_dear_alarm(asked, state)
         if len(paid) < len(new):
-            self._account.alarm_of_empty(state.balance_wei, needed_wei)
+            self._account.raise_wallet_empty_alarm(state.balance_wei, needed_wei)
             raise WalletEmptyError(state.balance_wei, needed_wei)
         if too_dear is not None:
             raise too_dear
@@ -161,10 +161,12 @@ class TransactionWriter:
         if mined > signed:
             mined = confirmed_nonces(self._account.rpc, self._account.address, mined)
         if known is not None and mined > known:
-            self._account.alarm_of_foreign(nonces=f"{known} to {mined - 1}")
+            self._account.raise_unknown_transaction_alarm(
+                nonces=f"{known} to {mined - 1}"
+            )
         return max(signed, mined)
 
-    def _alarm_of_too_dear(
+    def _raise_too_dear_alarm(
         self, writes: Sequence[Write], state: AccountState
     ) -> TooDearError | None:
         """Raise the alarm for the first write that costs more than the bound, and

@@ -11,7 +11,7 @@ import pytest
 from devgrid.processes import wait_until
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.execution.effect_failures import watch_effects
+from supervisor_tasks.execution.effect_failures import update_effect_alarms
 from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.homes import Homes, UnsafeHomeError
@@ -85,7 +85,7 @@ def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
     assert submission_env.carry_out(site, job).state is State.READY
     assert run_as.read_text() == ""
     assert "SubmitStarted" not in submission_env.journal(job)
-    watch_effects(site.ledger)
+    update_effect_alarms(site.ledger)
     (alarm,) = [
         one for one in site.ledger.alarms.all() if one.name == AlarmName.HOME_UNSAFE
     ]
@@ -98,7 +98,7 @@ def test_home__of_two_customers__gets_no_session_and_the_operator_is_called(
         "the job to be submitted",
         PATIENCE_S,
     )
-    watch_effects(site.ledger)
+    update_effect_alarms(site.ledger)
     assert AlarmName.HOME_UNSAFE not in {one.name for one in site.ledger.alarms.all()}
 
 
@@ -177,7 +177,7 @@ def test_home_of_his_own__that_others_can_change__gets_no_submission_and_an_alar
     job = submission_env.new_job(site, customer=VICTIM)
     assert submission_env.carry_out(site, job).state is State.READY
     assert "SubmitStarted" not in submission_env.journal(job)
-    watch_effects(site.ledger)
+    update_effect_alarms(site.ledger)
     (alarm,) = [
         one for one in site.ledger.alarms.all() if one.name == AlarmName.HOME_UNSAFE
     ]

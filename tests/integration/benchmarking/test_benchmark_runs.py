@@ -24,7 +24,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.benchmarking.benchmark_run import NICE, BenchmarkState
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.execution.effect_failures import watch_effects
+from supervisor_tasks.execution.effect_failures import update_effect_alarms
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.benchmark_queries import BenchmarkQueries
 from supervisor_tasks.ledger.outbox import PARKED_AFTER
@@ -214,12 +214,12 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
     assert "paused" in shown["last_error"]
     site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
     assert "cannot be planned" in run_benchmark_task(impossible, at_once=True)
-    watch_effects(site.ledger)
+    update_effect_alarms(site.ledger)
     assert [alarm.name for alarm in site.ledger.alarms.all()] == [
         AlarmName.BENCHMARK_STALLED
     ]
     assert until_done(site)["state"] == "DONE"
-    watch_effects(site.ledger)
+    update_effect_alarms(site.ledger)
     assert site.ledger.alarms.all() == []
 
 
@@ -548,14 +548,14 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(
         with pytest.raises(KeyError):
             run_benchmark_task(wrong, at_once=True)
     assert run_benchmark_task(wrong, at_once=True) == ""
-    watch_effects(site.ledger)
+    update_effect_alarms(site.ledger)
     assert alarms(site) == [AlarmName.EFFECT_PARKED]
     (parked,) = Overview(submission_env.engine, "here").parked()
     assert (parked["kind"], parked["subject"]) == ("benchmark", str(number))
     assert parked["last_error"] == "KeyError('a mistake of ours')"
     site.ledger.benchmarks.resume()  # as the start of a worker does
     assert until_done(site)["state"] == "DONE"
-    watch_effects(site.ledger)
+    update_effect_alarms(site.ledger)
     assert alarms(site) == []
 
 

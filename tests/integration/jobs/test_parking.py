@@ -23,7 +23,7 @@ from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.execution.effect_failures import (
     given_back_on_failure,
     park,
-    watch_effects,
+    update_effect_alarms,
 )
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
@@ -149,7 +149,7 @@ def test_parked__news__is_tried_once_more(ledger: Ledger, engine: Engine) -> Non
     (again,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     assert again.id == effect.id
     ledger.record(JobChange(job_id(1), SlurmRunningObserved(), done=again))
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
     assert alarms(ledger) == {}
 
 
@@ -163,7 +163,7 @@ def test_parked__too_many_callbacks_about_a_job__are_not_tried(
         ledger.record(JobChange(job_id(1), CallbackReceived(poll_delay_s(heard))))
         make_due(engine)
         assert ledger.effects.lease([EffectKind.POLL_SLURM]) == []
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
     assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
     ledger.record(JobChange(job_id(1), CallbackReceived()))
     (again,) = ledger.effects.lease([EffectKind.POLL_SLURM])
@@ -178,7 +178,7 @@ def test_parked__job_goes_on_without_it__alarm_is_cleared(
     park(ledger, effect, "no")
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET done_at = now()"))
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
     assert alarms(ledger) == {}
 
 
@@ -246,13 +246,13 @@ def test_outage__of_any_length__is_never_parked_but_overdue(
     for _ in range(OVERDUE_AFTER_TRIES + 1):
         assert len(look(ledger, no_answer)) == 2
         make_due(engine)
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
     (name, details), *more = alarms(ledger).items()
     assert (name, more) == (AlarmName.EFFECT_OVERDUE, [])
     assert (details["effects"], details["last_error"]) == (2, "SLURM does not answer")
     assert details["tries"] == OVERDUE_AFTER_TRIES + 1
     assert len(look(ledger, lambda _: None)) == 2
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
     assert alarms(ledger) == {}
 
 
@@ -393,7 +393,7 @@ def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1)
     effects = ledger.effects.lease([EffectKind.POLL_SLURM])
     ledger.effects.postpone(effects, 1.0, "not now")
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
     assert alarms(ledger) == {}
     with engine.begin() as connection:
         connection.execute(
@@ -401,7 +401,7 @@ def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
                 "UPDATE effects SET failing_since = now() - interval '6 min' WHERE done_at IS NULL"
             )
         )
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
     assert alarms(ledger)[AlarmName.EFFECT_OVERDUE]["for_s"] >= 360
 
 
@@ -476,7 +476,7 @@ def test_effect__kills_its_worker__is_soon_leased_isolated_and_then_parked(
     assert [row.job_id for row in parked] == [poison]
     assert "its worker ended" in parked[0].last_error
     assert parked[0].evidence["attempts"] == PARKED_AFTER
-    watch_effects(ledger)
+    update_effect_alarms(ledger)
     assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
 
 

@@ -35,7 +35,11 @@ from supervisor_tasks.monitoring.slurm_health import (
     reset_failure_count,
     slurm_is_healthy,
 )
-from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SLURM_ANSWERED, TRIES
+from supervisor_tasks.monitoring.slurm_tries import (
+    FAILED_TRIES,
+    MAX_TRIES_AT_START,
+    SLURM_ANSWERED,
+)
 from supervisor_tasks.provider.inventory import refresh_inventory
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
@@ -237,11 +241,11 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
             failures += 1
         if not alarmed_after and alarms(site):
             alarmed_after = failures
-        return failures > TRIES
+        return failures > MAX_TRIES_AT_START
 
     wait_until(tried, "eleven tries", PATIENCE_S, 0.02)
-    assert alarmed_after == TRIES
-    assert site.ledger.facts.get(FAILED_TRIES) == TRIES + 1
+    assert alarmed_after == MAX_TRIES_AT_START
+    assert site.ledger.facts.get(FAILED_TRIES) == MAX_TRIES_AT_START + 1
     assert not slurm_is_healthy(site.ledger)
     assert site.ledger.periodic_runs.age_s(NODES) is None
     since_s = registrations.hardware()[1]

@@ -16,7 +16,7 @@ from devgrid.processes import Processes, wait_until
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import CLAIM, report_call
 from supervisor_tasks.chain.rpc.client import Rpc
-from supervisor_tasks.execution.effect_failures import watch_effects
+from supervisor_tasks.execution.effect_failures import update_effect_alarms
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
@@ -860,13 +860,13 @@ def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
         assert harness.follow()  # which finds nothing to be done
         assert harness.alarms() == {AlarmName.TRANSACTION_STUCK}
         report(harness.site)
-        watch_effects(harness.site.ledger)
+        update_effect_alarms(harness.site.ledger)
         assert harness.alarms() == {
             AlarmName.TRANSACTION_STUCK,
             AlarmName.EFFECT_OVERDUE,
         }
     settled(harness)
-    watch_effects(harness.site.ledger)
+    update_effect_alarms(harness.site.ledger)
     assert harness.alarms() == set()
 
 

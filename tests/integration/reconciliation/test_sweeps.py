@@ -35,7 +35,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.switch_names import Switch
-from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
+from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, update_heartbeat_alarm
 from supervisor_tasks.reconciliation.rules import find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
 from supervisor_tasks.reconciliation.source_outages import (
@@ -402,21 +402,21 @@ def test_heartbeat_alarm__source_is_missing__is_on_until_the_source_is_back(
     time_passes(ledger, 3600.0)  # all of ours was down
     heard(ledger, CALLBACKS)
     for _ in range(2):
-        check_heartbeats(ledger)
+        update_heartbeat_alarm(ledger)
         assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
     time_passes(ledger, MISSED_S + 1)
     heard(ledger, CALLBACKS)
-    check_heartbeats(ledger)
+    update_heartbeat_alarm(ledger)
     called = alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING)
     assert called is not None
     assert set(called.details["silent_s"]) == {REPORTER}
     assert "reporter disable" in called.details["advice"]
     heard(ledger, REPORTER)
-    check_heartbeats(ledger)
+    update_heartbeat_alarm(ledger)
     assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
     time_passes(ledger, HEARTBEAT_MISSING_AFTER_S + 1)
     heard(ledger, REPORTER)
-    check_heartbeats(ledger)
+    update_heartbeat_alarm(ledger)
     # the time in which they are missed restarts
     assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
 
