@@ -91,16 +91,16 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     chain, directory, offer = None, None, None
     if Queue.CHAIN in served:
-        chain = _chain_services(settings, ledger, rpc, dispatcher)
+        chain = _chain_services(settings, ledger, rpc)
         directory = directory_of(settings)
-        offer = _offer_config(settings, dispatcher)
+        offer = _offer_config(settings)
     if {Queue.SLURM, Queue.BENCHMARK} & set(served):
         slurm = slurm_services(settings)
     else:
         slurm = None
     sweeping = None
     if Queue.SLURM in served:
-        sweeping = _reconciliation_services(settings, rpc, dispatcher)
+        sweeping = _reconciliation_services(settings, rpc)
     if slurm is not None and _measures(settings, served):
         benchmarking = _benchmark_services(settings, slurm)
     else:
@@ -111,6 +111,7 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
         grid_logger=grid_logger,
         chain_services=chain,
         slurm_services=slurm,
+        dispatch=dispatcher.dispatch,
         reconciliation_services=sweeping,
         directory=directory,
         benchmark_services=benchmarking,
@@ -154,9 +155,7 @@ def _measures(settings: Settings, served: Collection[Queue]) -> bool:
     return Queue.BENCHMARK in served and settings.slurm_access is not SlurmAccess.REST
 
 
-def _chain_services(
-    settings: Settings, ledger: Ledger, rpc: Rpc, dispatcher: TaskDispatcher
-) -> ChainServices:
+def _chain_services(settings: Settings, ledger: Ledger, rpc: Rpc) -> ChainServices:
     contract_address = settings.metascheduler_smart_contract
     key = _required(settings.eth_private_key).get_secret_value()
     bounds = Bounds(settings.wallet_max_wei_per_gas, settings.wallet_max_wei_per_tx)
@@ -177,14 +176,13 @@ def _chain_services(
         claim_max_waiting=settings.claim_max_waiting,
         claim_customer_share=settings.claim_customer_share,
         wallet_min_wei=settings.wallet_min_wei,
-        dispatch=dispatcher.dispatch,
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
         stuck_after_s=settings.wallet_stuck_after_s,
     )
 
 
-def _offer_config(settings: Settings, dispatcher: TaskDispatcher) -> OfferConfig:
+def _offer_config(settings: Settings) -> OfferConfig:
     for line in price_warnings(settings.prices, USUAL_PRICES):
         log.warning("price_out_of_expected_range", found=line)
     return OfferConfig(
@@ -194,7 +192,6 @@ def _offer_config(settings: Settings, dispatcher: TaskDispatcher) -> OfferConfig
         hardware_stable_s=settings.hardware_stable_s,
         benchmarks_enabled=not settings.benchmark_disable,
         benchmark_every_s=settings.benchmark_every,
-        dispatch=lambda: dispatcher.dispatch("register"),
     )
 
 
@@ -250,9 +247,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _reconciliation_services(
-    settings: Settings, rpc: Rpc, dispatcher: TaskDispatcher
-) -> ReconciliationServices:
+def _reconciliation_services(settings: Settings, rpc: Rpc) -> ReconciliationServices:
     @cache  # a Contract reads the addresses of the other contracts once
     def contract_of(provider: Address) -> Contract:
         return Contract(
@@ -267,7 +262,6 @@ def _reconciliation_services(
         )
     return ReconciliationServices(
         contract_of=contract_of,
-        dispatch=dispatcher.dispatch,
         every_s=settings.sweep_every_s,
         grace_s=settings.sweep_grace_s,
         start_block=settings.metascheduler_start_block,

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChainServices:
-    """The services of workers of the chain queue only: they need the wallet's key.
-    `dispatch` sends a task's message.
-    """
+    """The services of workers of the chain queue only: they need the wallet's key."""
 
     contract: Contract
     account: WalletAccount
@@ -44,7 +42,6 @@ class ChainServices:
     claim_max_waiting: int
     claim_customer_share: float
     wallet_min_wei: int
-    dispatch: Callable[[str], None]
     blocks: Blocks
     confirmations: int
     stuck_after_s: float = 60.0
@@ -89,9 +86,7 @@ class BenchmarkServices:
 
 @dataclass(frozen=True, slots=True)
 class OfferConfig:
-    """The settings of the provider's offer, for workers of the chain queue. `dispatch`
-    sends the registration's task.
-    """
+    """The settings of the provider's offer, for workers of the chain queue."""
 
     prices: Prices
     operator_labels: Mapping[str, str]
@@ -99,7 +94,6 @@ class OfferConfig:
     hardware_stable_s: float
     benchmarks_enabled: bool
     benchmark_every_s: float
-    dispatch: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +105,6 @@ class ReconciliationServices:
     """
 
     contract_of: Callable[[Address], Contract]
-    dispatch: Callable[[str], None]
     every_s: float
     grace_s: float
     start_block: int
@@ -123,14 +116,15 @@ class ReconciliationServices:
 class WorkerContext:
     """A worker's services for one cluster.
 
-    Services that the worker's queues do not need are None. The directory is None at a
-    site that makes its accounts itself.
+    `dispatch` sends a task's message. Services that the worker's queues do not need are
+    None. The directory is None at a site that makes its accounts itself.
     """
 
     ledger: Ledger
     grid_logger: GridLogger
     chain_services: ChainServices | None
     slurm_services: SlurmServices | None
+    dispatch: Callable[[str], None]
     reconciliation_services: ReconciliationServices | None = None
     directory: "Directory | None" = None
     benchmark_services: BenchmarkServices | None = None

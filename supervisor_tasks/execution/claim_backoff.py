@@ -20,10 +20,14 @@ from supervisor_tasks.execution.doubled_delay import doubled_delay_s
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import INT, Fact
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.ledger.transactions import Mined
+from supervisor_tasks.ledger.transactions import Mined, Purpose
 from supervisor_tasks.wallet.gas import RevertedError
 
-PURPOSES = ("claim", "claim-cancelling", "claim-top-up")
+PURPOSES: Sequence[str] = (
+    Purpose.CLAIM,
+    Purpose.CLAIM_CANCELLING,
+    Purpose.CLAIM_TOP_UP,
+)
 REVERT_STREAKS = {
     purpose: Fact(f"claims.revert_streak.{purpose.replace('-', '_')}", INT)
     for purpose in PURPOSES

@@ -158,7 +158,7 @@ def undo(context: WorkerContext, fork: int, head: int) -> None:
         jobs=job_ids[:20],
         number=len(job_ids),
     )
-    chain.dispatch("collect_receipts")
+    context.dispatch("collect_receipts")
 
 
 def _take_back(context: WorkerContext, head: int, top: int, fork: int | None) -> None:

@@ -10,6 +10,7 @@ import structlog
 
 from supervisor_tasks.alarms.alarm_meanings import STOPS_CLAIMS
 from supervisor_tasks.alarms.alarm_names import AlarmName
+from supervisor_tasks.chain.abi_codec import Function
 from supervisor_tasks.chain.contract import (
     CLAIM,
     CLAIM_CANCELLING,
@@ -28,6 +29,7 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.switch_names import Switch
+from supervisor_tasks.ledger.transactions import Purpose
 from supervisor_tasks.monitoring.chain_alarms import (
     chain_watched,
     store_balance,
@@ -40,10 +42,10 @@ from supervisor_tasks.wallet.transaction_writer import Write
 log = structlog.get_logger()
 
 WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
-CALLS = {
-    "claim": CLAIM,
-    "claim-cancelling": CLAIM_CANCELLING,
-    "claim-top-up": CLAIM_TOP_UP,
+CALLS: Mapping[str, Function] = {
+    Purpose.CLAIM: CLAIM,
+    Purpose.CLAIM_CANCELLING: CLAIM_CANCELLING,
+    Purpose.CLAIM_TOP_UP: CLAIM_TOP_UP,
 }
 # more than the next claim needs: the claims behind it may have longer definitions
 MORE_GAS = 20_000
@@ -76,7 +78,7 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimL
         numbers = _numbers(demand)
         _end_rejections(context.ledger, numbers)
         allowance = _allowance(context, demand, alarms)
-    wanted = numbers | {"claim": allowance.jobs}
+    wanted = numbers | {Purpose.CLAIM: allowance.jobs}
     return ClaimLook(any(numbers.values()), any(wanted.values()), allowance.why_not)
 
 
@@ -92,9 +94,9 @@ def _look_at_wallet(context: WorkerContext, demand: Demand) -> set[str]:
 def _numbers(demand: Demand) -> dict[str, int]:
     """How many claims of each purpose the contract would accept."""
     return {
-        "claim": demand.claimable,
-        "claim-cancelling": demand.cancelling,
-        "claim-top-up": demand.topped_up,
+        Purpose.CLAIM: demand.claimable,
+        Purpose.CLAIM_CANCELLING: demand.cancelling,
+        Purpose.CLAIM_TOP_UP: demand.topped_up,
     }
 
 
@@ -119,7 +121,7 @@ def claim(context: WorkerContext) -> bool:
         _record_registration(context, demand.permission)
         wanted = _numbers(demand)
         allowance = _allowance(context, demand, alarms)
-        wanted["claim"] = min(demand.claimable, allowance.jobs)
+        wanted[Purpose.CLAIM] = min(demand.claimable, allowance.jobs)
         if allowance.why_not:
             log.info("not_claiming", because=allowance.why_not)
         _end_rejections(context.ledger, wanted)
@@ -133,7 +135,7 @@ def claim(context: WorkerContext) -> bool:
         writes, no_estimate = _new_claims(context, allowed)
         if writes and chain.transaction_writer.send(writes, most_open=allowed):
             log.info("claims_sent", **asked)
-            chain.dispatch("collect_receipts")
+            context.dispatch("collect_receipts")
         if no_estimate is not None:
             raise no_estimate
     return False
@@ -148,7 +150,7 @@ def _record_registration(context: WorkerContext, permission: ClaimPermission) ->
         permission.valid, permission.waiting, permission.banned
     )
     if is_news and context.offer_config is not None:
-        context.offer_config.dispatch()
+        context.dispatch("register")
 
 
 def _end_rejections(ledger: Ledger, wanted: Mapping[str, int]) -> None:

@@ -24,6 +24,7 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.ledger.transactions import Purpose, report_purpose
 from supervisor_tasks.wallet.gas import Estimate, RevertedError
 from supervisor_tasks.wallet.transaction_writer import Write
 
@@ -69,7 +70,7 @@ def report(context: WorkerContext) -> bool:
         if writes and context.chain.transaction_writer.send(writes):
             _log_sent(writes, accepted)
         if accepted:
-            context.chain.dispatch("collect_receipts")
+            context.dispatch("collect_receipts")
             _await_receipts(context, accepted, missing, reverted.keys())
         next_steps = _next_steps(going_on, missing)
         changed_jobs.add(jobs[effect.job_id] for effect in next_steps)
@@ -86,7 +87,7 @@ def _steps(job: Job, kind: EffectKind) -> list[Write]:
         return [
             Write(
                 _idempotency_key(job, "REFUSE"),
-                "refuse",
+                Purpose.RETURN_JOB,
                 refuse_call(job.job_id),
                 job.job_id,
             )
@@ -97,7 +98,7 @@ def _steps(job: Job, kind: EffectKind) -> list[Write]:
         steps.append(
             Write(
                 _idempotency_key(job, name),
-                f"report {name}",
+                report_purpose(update.status),
                 report_call(job.job_id, update),
                 job.job_id,
             )

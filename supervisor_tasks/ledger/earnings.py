@@ -17,14 +17,15 @@ from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.list_filter import filter_parameters
+from supervisor_tasks.ledger.transactions import report_purpose
 
 BILLED = [
-    f"report {status.name}"
+    report_purpose(status)
     for status in ChainStatus
     if status.is_final and status is not ChainStatus.PANICKED
 ]
 # the purposes of the transactions that report an end
-ENDS = [*BILLED, f"report {ChainStatus.PANICKED.name}"]
+ENDS = [*BILLED, report_purpose(ChainStatus.PANICKED)]
 
 
 class Per(StrEnum):

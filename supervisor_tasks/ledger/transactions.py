@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -30,6 +31,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
+from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.counters import Amounts, Counters, Total
 from supervisor_tasks.ledger.database import read_connection
@@ -48,7 +50,6 @@ from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
 
 # A fleet whose chain workers are at work records the run SCANNED, at least each 75 s.
 AT_WORK_S = 180.0
-NONCE_FILLER = "fill"  # the purpose of a transaction that only uses up a nonce
 OPEN = ("SIGNED", "SENT")
 # at most
 COST_WEI = (TRANSACTIONS.c.gas * TRANSACTIONS.c.max_fee_wei).label("cost_wei")
@@ -65,6 +66,25 @@ KNOWN_TO_NODE = (NodeErrorKind.ALREADY_KNOWN, NodeErrorKind.NONCE_TOO_LOW)
 
 # columns of the present signature, beside the hash
 PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")
+
+
+class Purpose(StrEnum):
+    """What a transaction is for, as it is stored. `report_purpose` has those that
+    report a status.
+    """
+
+    CLAIM = "claim"
+    CLAIM_CANCELLING = "claim-cancelling"
+    CLAIM_TOP_UP = "claim-top-up"
+    RETURN_JOB = "refuse"
+    REGISTER = "register"
+    FILL_NONCE = "fill"  # it only uses up a nonce
+
+
+def report_purpose(status: ChainStatus) -> str:
+    """The purpose of a transaction that reports this status. Pure."""
+    return f"report {status.name}"
+
 
 # A new transaction replaces a foreign one at the same nonce.
 _WRITTEN = (
@@ -243,7 +263,7 @@ class Mined:
     def from_receipt(cls, sent: Sent, receipt: dict[str, Any]) -> "Mined":
         """From the answer of eth_getTransactionReceipt."""
         given_up = (
-            sent.purpose != NONCE_FILLER
+            sent.purpose != Purpose.FILL_NONCE
             and (receipt.get("to") or "").lower() == sent.address
         )
         return cls(

@@ -127,7 +127,7 @@ def _check(
         raise
     ledger.periodic_runs.record(SLURM_ANSWERED)
     if ledger.periodic_runs.age_s(NODES) is None:
-        context.sweep.dispatch("refresh_inventory")  # SLURM may have other nodes now
+        context.dispatch("refresh_inventory")  # SLURM may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(ANSWERED_SINCE_START, True)
     unanswered_s = ledger.periodic_runs.age_s("check_slurm") or 0.0

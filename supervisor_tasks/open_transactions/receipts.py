@@ -20,7 +20,7 @@ from supervisor_tasks.in_memory.read_once import reading_once
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.ledger.transactions import Mined, Sent
+from supervisor_tasks.ledger.transactions import Mined, Purpose, Sent
 from supervisor_tasks.open_transactions.resubmit import resubmit_pending
 from supervisor_tasks.wallet.gas import RevertedError
 
@@ -221,9 +221,9 @@ def _claim_more(context: WorkerContext, mined: Sequence[Mined]) -> None:
     """Dispatch the claim if a full batch was mined: there may be more jobs. The next
     block's look comes a block later.
     """
-    claims = sum(result.sent.purpose == "claim" for result in mined)
+    claims = sum(result.sent.purpose == Purpose.CLAIM for result in mined)
     if claims >= context.chain.claim_batch:
-        context.chain.dispatch("claim")
+        context.dispatch("claim")
 
 
 def _trace(

@@ -54,7 +54,7 @@ def _look(context: WorkerContext) -> bool:
     is_new = registrations.store_hardware(machines)
     context.ledger.periodic_runs.record(NODES)
     if is_new:
-        context.sweep.dispatch("register")
+        context.dispatch("register")
     return False
 
 

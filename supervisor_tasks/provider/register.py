@@ -28,6 +28,7 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION_REQUESTED,
     Registrations,
 )
+from supervisor_tasks.ledger.transactions import Purpose
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due
 from supervisor_tasks.provider.offer import (
@@ -63,7 +64,6 @@ log = structlog.get_logger()
 
 Rejected = RevertedError | TooMuchGasError
 
-PURPOSE = "register"
 ALARM_OF_STATUS = {
     RegistrationStatus.BANNED: AlarmName.PROVIDER_BANNED,
     RegistrationStatus.REJECTED: AlarmName.PROVIDER_REJECTED,
@@ -231,10 +231,12 @@ def _estimated(
     is not known.
     """
     assert decision.offer is not None  # noqa: S101  there is something to register
-    idempotency_key = f"{PURPOSE}:{decision.offer.digest}:{secrets.token_hex(8)}"
+    idempotency_key = (
+        f"{Purpose.REGISTER}:{decision.offer.digest}:{secrets.token_hex(8)}"
+    )
     write = Write(
         idempotency_key,
-        PURPOSE,
+        Purpose.REGISTER,
         register_call(decision.offer),
         to=context.chain.contract.addresses.providers,
     )
@@ -260,7 +262,7 @@ def _send(
     context.chain.transaction_writer.send([write])
     registrations.store(record)
     log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
-    context.chain.dispatch("collect_receipts")
+    context.dispatch("collect_receipts")
 
 
 def _wanted_alarms(

@@ -137,6 +137,6 @@ def _dispatch(context: WorkerContext, report: ReconciliationReport) -> None:
             context.ledger.effects.due_without_message()
         )
     if report.stale["callbacks"]:
-        context.sweep.dispatch("poll_jobs")
+        context.dispatch("poll_jobs")
     if report.stale["transactions"]:
-        context.sweep.dispatch("collect_receipts")
+        context.dispatch("collect_receipts")

@@ -18,7 +18,7 @@ from supervisor_tasks.chain.rpc.client import Call
 from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.ledger.transactions import NONCE_FILLER
+from supervisor_tasks.ledger.transactions import Purpose
 from supervisor_tasks.wallet.account import AccountState, WalletAccount
 from supervisor_tasks.wallet.fees import Fees, Market, fees
 from supervisor_tasks.wallet.gas import Estimate, estimated
@@ -207,7 +207,7 @@ class TransactionWriter:
             state = self._account.fetch_account_state()
             write = Write(
                 f"fill {nonce} at block {state.head}",
-                NONCE_FILLER,
+                Purpose.FILL_NONCE,
                 "0x",
                 gas=FILLER_GAS,
                 to=self._account.address,

@@ -4,6 +4,7 @@ has SLURM reject that.
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -38,12 +39,11 @@ def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     site = submission_env.site(cluster)
     services = ReconciliationServices(
         contract_of=no_chain,
-        dispatch=lambda _: None,
         every_s=900.0,
         grace_s=300.0,
         start_block=0,
     )
-    yield WorkerContext(site.ledger, site.grid_logger, None, site.slurm, services)
+    yield replace(site, reconciliation_services=services)
     cluster.login_node.ssh.close()
     site.ledger.holder.close()
 

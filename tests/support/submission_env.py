@@ -545,7 +545,8 @@ def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
         trust_callbacks=True,
         last_check=LastClusterCheck(float("inf")),
     )
-    return WorkerContext(ledger, GridLogger(no_connection), None, slurm)  # type: ignore[arg-type]
+    logger = GridLogger(no_connection)  # type: ignore[arg-type]
+    return WorkerContext(ledger, logger, None, slurm, dispatch=lambda _: None)
 
 
 def with_paths(cluster: Cluster, paths: Paths) -> Cluster:

@@ -124,14 +124,19 @@ class ChainHarness:
             claim_max_waiting=1000,
             claim_customer_share=0.25,
             wallet_min_wei=min_wei,
-            dispatch=lambda _: None,
             blocks=Blocks(engine, cluster, 0),
             confirmations=0,
             stuck_after_s=stuck_after_s,
         )
         ledger.periodic_runs.record("slurm")
         return cls(
-            WorkerContext(ledger, GridLogger(channels.open), services, None),
+            WorkerContext(
+                ledger,
+                GridLogger(channels.open),
+                services,
+                None,
+                dispatch=lambda _: None,
+            ),
             account,
             writer,
             sent_transactions,

@@ -366,7 +366,7 @@ def test_history__node_rejects_long_ranges__older_claims_are_read(
     site = replace(
         site,
         reconciliation_services=ReconciliationServices(
-            lambda _: contract, lambda _: None, 900.0, 60.0, start_block
+            lambda _: contract, 900.0, 60.0, start_block
         ),
     )
     site.ledger.facts.set(PROVIDER, provider.address)

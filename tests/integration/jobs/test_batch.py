@@ -54,7 +54,9 @@ def open_channel(address: str) -> grpc.Channel:
 
 
 def site_of(ledger: Ledger) -> WorkerContext:
-    return WorkerContext(ledger, GridLogger(open_channel), None, None)
+    return WorkerContext(
+        ledger, GridLogger(open_channel), None, None, dispatch=lambda _: None
+    )
 
 
 def to_be_told(ledger: Ledger, *numbers: int, logger: str = "") -> list[JobId]:
@@ -195,7 +197,7 @@ def test_batch__logger_that_can_never_be_reached__is_no_logger_and_logged_once_a
 ) -> None:
     jobs = to_be_told(ledger, 1, 2, logger="https://logger")
     logger = GridLogger(Channels(verified=False).open)
-    site = WorkerContext(ledger, logger, None, None)
+    site = WorkerContext(ledger, logger, None, None, dispatch=lambda _: None)
     with capture_logs() as lines:
         for _ in range(3):
             Batch(site, EffectKind.NOTIFY_CUSTOMER).run(lambda: True)
@@ -424,7 +426,9 @@ def test_batch__the_recorder_itself_fails__later_ones_of_the_kind_are_carried_ou
     def opened(address: str) -> grpc.Channel:
         raise UnprintableError
 
-    site = WorkerContext(ledger, GridLogger(opened), None, None)
+    site = WorkerContext(
+        ledger, GridLogger(opened), None, None, dispatch=lambda _: None
+    )
     batch = Batch(site, EffectKind.NOTIFY_CUSTOMER)
     with pytest.raises(ZeroDivisionError):
         batch.run(lambda: True)

@@ -326,7 +326,10 @@ def test_step__whose_outcome_cannot_be_written_while_the_disk_is_full__is_given_
     )
     with no_room(engine):
         carry_out(
-            WorkerContext(ledger, GridLogger(Channels().open), None, None), step.id
+            WorkerContext(
+                ledger, GridLogger(Channels().open), None, None, dispatch=lambda _: None
+            ),
+            step.id,
         )
     assert [row.unexpected_failures for row in until_given_back(engine)] == [0, 0]
 
@@ -366,7 +369,9 @@ def test_step__whose_job_cannot_be_read_as_the_connection_is_lost__is_given_back
         engine,
         "SELECT id FROM effects WHERE done_at IS NULL AND kind = 'notify_customer'",
     )
-    site = WorkerContext(ledger, GridLogger(Channels().open), None, None)
+    site = WorkerContext(
+        ledger, GridLogger(Channels().open), None, None, dispatch=lambda _: None
+    )
     lose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM jobs%'"
     with ThreadPoolExecutor(1) as pool, engine.connect() as other:
         leased = lease(ledger, step.id)

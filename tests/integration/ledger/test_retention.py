@@ -262,7 +262,9 @@ def test_delete__job_that_another_transaction_holds__is_skipped(engine: Engine) 
 @pytest.fixture
 def site(engine: Engine) -> Iterator[WorkerContext]:
     ledger = Ledger(engine, CLUSTER, lambda _: None)
-    yield WorkerContext(ledger, GridLogger(Channels().open), None, None)
+    yield WorkerContext(
+        ledger, GridLogger(Channels().open), None, None, dispatch=lambda _: None
+    )
     ledger.holder.close()
 
 

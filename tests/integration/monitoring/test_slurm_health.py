@@ -94,11 +94,12 @@ def site(
     site = submission_env.site(submission_env.cluster_over(transport))
     assert site.slurm_services is not None
     sweep = ReconciliationServices(
-        no_contract, dispatched.append, every_s=900.0, grace_s=60.0, start_block=0
+        no_contract, every_s=900.0, grace_s=60.0, start_block=0
     )
     yield replace(
         site,
         slurm_services=replace(site.slurm_services, try_every_s=0.2),
+        dispatch=dispatched.append,
         reconciliation_services=sweep,
     )
     site.slurm.cluster.close()

@@ -101,8 +101,11 @@ def test_mined__as_many_claims_as_a_batch__the_next_batch_follows_at_once(
     dispatched: list[str],
 ) -> None:
     tasks = list[str]()
-    services = replace(harness.site.chain, claim_batch=2, dispatch=tasks.append)
-    harness.site = replace(harness.site, chain_services=services)
+    harness.site = replace(
+        harness.site,
+        chain_services=replace(harness.site.chain, claim_batch=2),
+        dispatch=tasks.append,
+    )
     scheduled_jobs(chain, provider, jobs)
     claim(harness.site)
     tasks.clear()

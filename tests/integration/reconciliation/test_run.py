@@ -480,9 +480,7 @@ def test_sweep__work_is_overdue__dispatches_the_tasks_for_it(
     grid: Grid, site: WorkerContext
 ) -> None:
     dispatched = list[str]()
-    context = replace(
-        site, reconciliation_services=replace(site.sweep, dispatch=dispatched.append)
-    )
+    context = replace(site, dispatch=dispatched.append)
     job = new_job(grid, context, State.RUNNING, ChainStatus.RUNNING, slurm_id=930_001)
     execute(site, EFFECT, job_id=job, due=-120)
     execute(site, CALLBACK, job_id=job, slurm_id=930_001, ago="2 minutes")
