@@ -36,24 +36,20 @@ log = structlog.get_logger()
 
 Workflow = Callable[..., None]  # takes the context, then the task's arguments
 
-
-def _batch(kind: EffectKind) -> Workflow:
-    """Return the workflow that carries out all due effects of this kind together:
-    jobs/batch_policies.py says by which function.
-    """
-    return lambda _: current_worker().batches[kind].run(goes_on)
-
-
+# A batch carries out all due effects of one kind: jobs/batch_policies.py says by which
+# function.
 WORKFLOWS: dict[str, Workflow] = {
     # the life of a job
     "claim": claim,
-    "fetch": _batch(EffectKind.FETCH),
-    "submit": _batch(EffectKind.SUBMIT),
+    "fetch": lambda _: current_worker().batches[EffectKind.FETCH].run(goes_on),
+    "submit": lambda _: current_worker().batches[EffectKind.SUBMIT].run(goes_on),
     "poll_jobs": poll_jobs,
-    "top_up": _batch(EffectKind.TOP_UP),
-    "cancel": _batch(EffectKind.CANCEL),
+    "top_up": lambda _: current_worker().batches[EffectKind.TOP_UP].run(goes_on),
+    "cancel": lambda _: current_worker().batches[EffectKind.CANCEL].run(goes_on),
     "report": report,
-    "notify_customer": _batch(EffectKind.NOTIFY_CUSTOMER),
+    "notify_customer": lambda _: (
+        current_worker().batches[EffectKind.NOTIFY_CUSTOMER].run(goes_on)
+    ),
     # the chain
     "scan": scan,
     "collect_receipts": collect_receipts,

@@ -31,6 +31,7 @@ from supervisor_tasks.execution.effect_failures import (
 from supervisor_tasks.execution.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import Address, EffectKind
 from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
+from supervisor_tasks.ledger.cursor_names import CUSTOMERS_STREAM
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import directory_lock
 from supervisor_tasks.ledger.outbox import OpenEffect, request
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STREAM = "customers"
 # accounts that are made under one lease, which lasts 21 s for each
 MAX_ACCOUNTS = 20
 # the operator must change the settings of the worker or the directory
@@ -94,7 +94,7 @@ def _read_requests(context: WorkerContext) -> bool:
     present block, as the scan does.
     """
     chain, ledger = context.chain, context.ledger
-    head, cursor = blocks.head(chain.contract.rpc), ledger.cursors.of(STREAM)
+    head, cursor = blocks.head(chain.contract.rpc), ledger.cursors.of(CUSTOMERS_STREAM)
     if cursor is None:
         read_up_to = last = head - 1
     else:
@@ -111,7 +111,7 @@ def _read_requests(context: WorkerContext) -> bool:
         customers.update(requesters)
     with ledger.engine.begin() as connection:
         request(connection, ledger.cluster, EffectKind.ACCOUNT, sorted(customers))
-        ledger.cursors.set(connection, STREAM, last, "")
+        ledger.cursors.set(connection, CUSTOMERS_STREAM, last, "")
     return last < head
 
 

@@ -10,7 +10,7 @@ from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.cli.views import span
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import StatusSummary
-from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, SLURM_ANSWERED
+from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED, answered_recently
 from supervisor_tasks.observability.health import LOOKED_EVERY_S, MISSED_INTERVALS
 
 
@@ -21,7 +21,7 @@ def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
 
 def slurm_answers(summary: StatusSummary) -> bool:
     """Whether SLURM has answered lately, and no try has failed since."""
-    return summary.periodic_run_ages_s.get(SLURM_ANSWERED, inf) <= KNOWN_FOR_S
+    return answered_recently(summary.periodic_run_ages_s.get(SLURM_ANSWERED))
 
 
 def _reasons(summary: StatusSummary, patience_s: float) -> Iterator[str]:

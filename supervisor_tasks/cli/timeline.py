@@ -25,6 +25,7 @@ from supervisor_tasks.jobs.model import (
     State,
 )
 from supervisor_tasks.jobs.stalled import NOT_LISTED
+from supervisor_tasks.ledger.transaction_names import OPEN_STATES
 
 Entry = Mapping[str, Any]
 EventText = tuple[str, Callable[[Mapping[str, Any]], str]]
@@ -41,7 +42,6 @@ MISSING = (
 # an event has the reason
 REASON_IN_EVENT = ("job cancel", "job settle", "job resubmit", "effect abandon")
 DONE = "done"  # as ledger/operator_log.py stores it
-OPEN = ("SIGNED", "SENT")  # the states of a transaction that is not known to be mined
 CALLBACK_STATUS = {
     "status 0": "UNSPECIFIED",
     "status 1": "PENDING",
@@ -422,7 +422,10 @@ def _is_open_effect(entry: Entry) -> bool:
 
 
 def _is_open_transaction(entry: Entry) -> bool:
-    return entry["source"] == "transaction" and entry["details"].get("state") in OPEN
+    return (
+        entry["source"] == "transaction"
+        and entry["details"].get("state") in OPEN_STATES
+    )
 
 
 def _next_effect(job: Job, entry: Entry, now: datetime) -> list[Cell]:

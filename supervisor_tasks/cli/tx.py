@@ -16,7 +16,7 @@ from supervisor_tasks.cli.views import STYLES, Cell, Column, View, ago
 from supervisor_tasks.cli.wording import coins, gas_price
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.status_queries import TransactionFilter
-from supervisor_tasks.ledger.transactions import OPEN
+from supervisor_tasks.ledger.transaction_names import OPEN_STATES
 from supervisor_tasks.wallet.pending_policy import TransactionRequest
 
 TRANSACTIONS = View(
@@ -183,7 +183,7 @@ def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, object]:
     """Return the lines about a transaction. JSON and YAML have all that is stored."""
     state, doubted = row["state"], ""
     sent = ago(row["sent_at"], now)
-    if not sent and state in OPEN:
+    if not sent and state in OPEN_STATES:
         sent = "not yet"
     if row["nonce_conflict_at"]:
         doubted = (
@@ -273,9 +273,9 @@ def _request(
 
 def _open(cli: CliContext, name: str) -> dict[str, Any]:
     row = _found(cli, name)
-    if row["state"] not in OPEN:
+    if row["state"] not in OPEN_STATES:
         raise CommandError(
-            f"found {row['state']}; expected {' or '.join(OPEN)}: only what is not mined can be changed"
+            f"found {row['state']}; expected {' or '.join(OPEN_STATES)}: only what is not mined can be changed"
         )
     return row
 

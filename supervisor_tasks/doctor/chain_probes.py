@@ -25,7 +25,7 @@ from supervisor_tasks.doctor.verdicts import (
     registration_verdict,
     wallet_verdict,
 )
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.periodic_run_names import IDLE_S, SCANNED
 from supervisor_tasks.observability.health import MISSED_INTERVALS

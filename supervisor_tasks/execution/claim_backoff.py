@@ -20,7 +20,8 @@ from supervisor_tasks.execution.doubled_delay import doubled_delay_s
 from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import INT, Fact
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.ledger.transactions import Mined, Purpose
+from supervisor_tasks.ledger.transaction_names import Purpose
+from supervisor_tasks.ledger.transactions import Mined
 from supervisor_tasks.wallet.gas import RevertedError
 
 PURPOSES: Sequence[str] = (

@@ -14,7 +14,7 @@ from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import Reorganised
 from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.lock_names import cluster_lock

@@ -29,8 +29,8 @@ from supervisor_tasks.indexer.reorg import (
 from supervisor_tasks.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM_WAITS
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
 from supervisor_tasks.jobs.model import JobId
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.conditions import Condition
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.ledger import JobChange
 
 log = structlog.get_logger()

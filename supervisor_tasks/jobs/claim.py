@@ -29,7 +29,7 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import CHAIN_HEAD, CLAIMABLE
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.switch_names import Switch
-from supervisor_tasks.ledger.transactions import Purpose
+from supervisor_tasks.ledger.transaction_names import Purpose
 from supervisor_tasks.monitoring.chain_alarms import (
     chain_watched,
     store_balance,

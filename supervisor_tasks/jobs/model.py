@@ -292,6 +292,10 @@ class Job:
         )
 
 
+# what an event makes of a job, and the work that follows
+Next = tuple[Job, tuple[Effect, ...]]
+
+
 def _may_still_run(job: Job) -> bool:
     """Whether SLURM may still run the job, or could run it once more though it must
     not.
@@ -392,8 +396,8 @@ def validation_error(definition: Definition, time_limit_min: int) -> str | None:
         ("gpus", definition.gpus, 0),
     ):
         if not least <= found <= MAX_COUNT:
-            return f"job definition refused: {name} is {found}; expected {least} to {MAX_COUNT}"
+            return f"job definition rejected: {name} is {found}; expected {least} to {MAX_COUNT}"
     if "\\x" in definition.batch_location_hash:
         shown = definition.batch_location_hash[:MAX_SHOWN_CHARACTERS]
-        return f"job definition refused: batchLocationHash is {shown}; expected a text"
+        return f"job definition rejected: batchLocationHash is {shown}; expected a text"
     return None

@@ -15,6 +15,7 @@ from supervisor_tasks.jobs.model import (
     Effect,
     EffectKind,
     Job,
+    Next,
     State,
     TopUp,
     is_final,
@@ -23,8 +24,6 @@ from supervisor_tasks.jobs.model import (
 )
 
 LAST_LOG = 2**31 - 1  # a log index after all logs of a block
-
-Next = tuple[Job, tuple[Effect, ...]]
 
 
 def reorganised(job: Job, event: Reorganised) -> Next:

@@ -24,7 +24,7 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.ledger.transactions import Purpose, report_purpose
+from supervisor_tasks.ledger.transaction_names import Purpose, report_purpose
 from supervisor_tasks.wallet.gas import Estimate, RevertedError
 from supervisor_tasks.wallet.transaction_writer import Write
 

@@ -15,7 +15,7 @@ from supervisor_tasks.slurm.squeue import UNREADABLE
 PATIENCE_S = 3600.0
 NOT_LISTED = "not listed"
 CHOSEN_BY_THE_OWNER = ("BeginTime", "Dependency")
-AN_OPERATOR = (
+OPERATOR_ADVICE = (
     "look at it in SLURM, then `supervisor job retry` or `supervisor job settle`"
 )
 
@@ -34,7 +34,7 @@ def stall_reason(seen: JobRecord, looks: Iterable[tuple[str, float]]) -> str | N
         return None
     state, _, shown = seen.state.partition(" for ")
     if (shown, phase(state)) == (UNREADABLE, Phase.ENDED):
-        return f"SLURM has ended the job as {state}, and shows no time that it can have taken: {AN_OPERATOR}"
+        return f"SLURM has ended the job as {state}, and shows no time that it can have taken: {OPERATOR_ADVICE}"
     since_s = 0.0
     for shown_then, ago_s in looks:
         if not _was_unexpected(shown_then):
@@ -44,8 +44,8 @@ def stall_reason(seen: JobRecord, looks: Iterable[tuple[str, float]]) -> str | N
         return None
     for_min = f"for {since_s / 60:.0f} min SLURM has"
     if seen.never_begins:
-        return f"{for_min} let the job wait for what does not come by itself: {seen.shown}: {AN_OPERATOR}"
-    return f"{for_min} shown the job in states like {seen.state}, which are no end: {AN_OPERATOR}"
+        return f"{for_min} let the job wait for what does not come by itself: {seen.shown}: {OPERATOR_ADVICE}"
+    return f"{for_min} shown the job in states like {seen.state}, which are no end: {OPERATOR_ADVICE}"
 
 
 def is_held(shown: str) -> bool:

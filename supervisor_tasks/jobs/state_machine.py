@@ -69,6 +69,7 @@ from supervisor_tasks.jobs.model import (
     Effect,
     EffectKind,
     Job,
+    Next,
     Outcome,
     SlurmId,
     State,
@@ -101,7 +102,6 @@ LAUNCH_AGAIN_S = 30.0  # until a job is submitted again that a node could not st
 # status's log shows its place
 UNKNOWN_BLOCK = 2**62
 
-Next = tuple[Job, tuple[Effect, ...]]
 Rule = Callable[[Job, Any], Next]
 When = Callable[[Job, Any], bool]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
+from supervisor_tasks.jobs.events import ChainStatusObserved, Reorganised, stored_name
 from supervisor_tasks.jobs.model import Job, JobId, State
 
 ROOT = "job"
@@ -20,7 +21,7 @@ AGAIN = "job again"
 TRACE_BYTES = 16
 SPAN_BYTES = 8
 # the events by which a refused job becomes another provider's
-GIVEN_BACK = ("ChainStatusObserved", "Reorganised")
+GIVEN_BACK = (stored_name(ChainStatusObserved), stored_name(Reorganised))
 
 Value = str | int | bool
 

@@ -22,8 +22,6 @@ from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.tables import BLOCKS, CURSORS, JOBS, TRANSACTIONS
 
-CONTRACT_STREAM = "contract"  # the scan for the events of our jobs
-
 # extra blocks that are kept: receipts may be committed when the scan has long passed
 # their blocks
 MARGIN_BLOCKS = 64

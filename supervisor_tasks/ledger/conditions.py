@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Protocol
 
 from supervisor_tasks.alarms.alarm_names import AlarmName
-from supervisor_tasks.ledger.facts import TEXT, Fact
+from supervisor_tasks.ledger.facts import condition_fact
 
 if TYPE_CHECKING:
     from supervisor_tasks.ledger.alarm_store import Alarms
@@ -27,7 +27,7 @@ class Duration:
 
     def __init__(self, facts: "Facts", name: str) -> None:
         self._facts = facts
-        self._fact = Fact(f"condition.{name}", TEXT)
+        self._fact = condition_fact(name)
 
     def update(self, is_so: bool, subject: str = "") -> float:
         """Store whether the state holds, and for which subject. Returns for how many

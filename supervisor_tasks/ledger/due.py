@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from supervisor_tasks.jobs.effect_timing import DISPATCH_AGAIN_S
 from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.cursor_names import HISTORY_STREAM
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
 from supervisor_tasks.ledger.lock_names import EXCLUSIVE, WORKER_SESSIONS
@@ -23,6 +24,19 @@ Execute = Callable[[str, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
 # for so long after a job's end, the scan often checks whether the chain has lost a
 # block
 LATELY_S = 300.0
+
+
+def sweep_is_due(cluster: str, request: str) -> str:
+    """The condition in SQL: a sweep is requested, or the last one is long enough ago.
+    The arguments are the parameters, in the form of the driver or of SQLAlchemy:
+    the cluster, and the name of the fact that requests a sweep. Pure.
+    """
+    return f"""(
+        EXISTS (SELECT FROM facts WHERE cluster = {cluster} AND name = {request}) OR COALESCE((
+            SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
+            FROM reconciliations WHERE cluster = {cluster} ORDER BY id DESC LIMIT 1
+        ), true))"""  # noqa: S608  only names of parameters
+
 
 # Each part reads a partial index of open rows, or one of the small tables (locks,
 # periodic runs, facts, alarms).
@@ -47,12 +61,9 @@ _STATE = f"""
         COALESCE((SELECT updated_at FROM jobs WHERE cluster = %(cluster)s AND state IN ('SETTLED', 'REFUSED')
             ORDER BY updated_at DESC LIMIT 1) > now() - %(lately_s)s * interval '1 second', false) AS ended_lately,
         EXISTS (SELECT FROM benchmark_runs WHERE cluster = %(cluster)s AND state IN ('ASKED', 'RUNNING')) AS measuring,
-        EXISTS (SELECT FROM facts WHERE cluster = %(cluster)s AND name = %(wanted)s) OR COALESCE((
-            SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
-            FROM reconciliations WHERE cluster = %(cluster)s ORDER BY id DESC LIMIT 1
-        ), true) AS sweep,
+        {sweep_is_due("%(cluster)s", "%(request)s")} AS sweep,
         ({SOMETHING_IS_DUE}) AS message_due,
-        (SELECT block_number FROM cursors WHERE cluster = %(cluster)s AND stream = 'history') AS claims_known_since,
+        (SELECT block_number FROM cursors WHERE cluster = %(cluster)s AND stream = %(history)s) AS claims_known_since,
         ARRAY(SELECT number FROM locks WHERE class = %(exclusive)s) AS exclusive_locks,
         ARRAY(SELECT name FROM alarms WHERE cluster = %(cluster)s) AS alarms,
         (SELECT COALESCE(jsonb_object_agg(name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8), '{{}}')
@@ -138,7 +149,8 @@ class Due:
             "exclusive": EXCLUSIVE,
             "again_s": DISPATCH_AGAIN_S,
             "lately_s": LATELY_S,
-            "wanted": SWEEP_REQUESTED.name,
+            "request": SWEEP_REQUESTED.name,
+            "history": HISTORY_STREAM,
             # a worker of another release takes its own kinds
             "kinds": [kind.value for kind in EffectKind],
             "facts": [fact.name for fact in facts],

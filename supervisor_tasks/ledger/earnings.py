@@ -17,7 +17,7 @@ from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.list_filter import filter_parameters
-from supervisor_tasks.ledger.transactions import report_purpose
+from supervisor_tasks.ledger.transaction_names import report_purpose
 
 BILLED = [
     report_purpose(status)

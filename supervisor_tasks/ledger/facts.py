@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, TypeVar
 
+from supervisor_tasks.alarms.alarm_names import AlarmName
+
 Value = TypeVar("Value")
 
 
@@ -64,6 +66,11 @@ class Fact(Generic[Value]):
     codec: Codec[Value]
 
 
+def condition_fact(name: str) -> Fact[str]:
+    """The fact that stores since when a state has lasted: ledger/conditions.py."""
+    return Fact(f"condition.{name}", TEXT)
+
+
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[Value]):
     """The value of a fact, and for how many seconds it has had this value, by the
@@ -108,9 +115,9 @@ REWIND = Fact("chain.rewind_requested", OPTIONAL_INT)
 # bump or cancel, by the transaction's id as a text
 TRANSACTION_REQUESTS = Fact("chain.transaction_requests", DOCUMENT)
 # monitoring/heartbeat_alarm.py
-CALLBACK_HEARTBEAT_MISSED = Fact("condition.callback_heartbeat_missing", TEXT)
+CALLBACK_HEARTBEAT_MISSED = condition_fact(AlarmName.CALLBACK_HEARTBEAT_MISSING)
 # the block at which the scan is stalled; indexer/scan.py
-SCAN_STALLED = Fact("condition.chain_scan_stalled", TEXT)
+SCAN_STALLED = condition_fact(AlarmName.CHAIN_SCAN_STALLED)
 # the start of the slurmctld that answers
 SLURM_BOOT_TIME = Fact("slurm.boot_time", TEXT)
 SLURM_START = Fact("slurm.start", dataclass_codec(SlurmStart))

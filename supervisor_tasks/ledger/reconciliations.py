@@ -25,6 +25,7 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.jobs.paid_size import Paid, as_given
 from supervisor_tasks.jobs.runs import JobRun, Runs, left_min
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.due import sweep_is_due
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
 from supervisor_tasks.ledger.stored_text import sanitize_json
 from supervisor_tasks.ledger.tables import FACTS, IS_OPEN, RECONCILIATIONS
@@ -68,15 +69,7 @@ _STALE = text(
             AND created_at < now() - :stale_s * interval '1 second') AS transactions
     """
 )
-_DUE = text(
-    """
-    SELECT EXISTS (SELECT 1 FROM facts WHERE cluster = :cluster AND name = :wanted)
-        OR COALESCE((
-            SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
-            FROM reconciliations WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
-        ), true)
-    """
-)
+_DUE = text(f"SELECT {sweep_is_due(':cluster', ':request')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +139,7 @@ class Reconciliations:
         with read_connection(self._engine) as connection:
             return bool(
                 connection.scalar(
-                    _DUE, {"cluster": self._cluster, "wanted": SWEEP_REQUESTED.name}
+                    _DUE, {"cluster": self._cluster, "request": SWEEP_REQUESTED.name}
                 )
             )
 

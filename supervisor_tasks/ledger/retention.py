@@ -13,12 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, text
 
-from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.benchmarks import MAX_ENDED_RUNS, MAX_MEASURED_VALUES
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.ledger.switches import Switches
+from supervisor_tasks.ledger.tables import IS_OPEN
 
 SCRIPTS_KEPT_DAYS = 7
 BATCH_ROWS = 200  # jobs, or other rows, in one transaction
@@ -29,8 +29,7 @@ RUNS_KEPT = max(MAX_MEASURED_VALUES, MAX_ENDED_RUNS)
 
 # A reorganisation goes no deeper than the first block whose hash is kept. Without one,
 # nothing counts as final.
-_FINAL = "(SELECT min(number) FROM blocks WHERE cluster = :cluster)"
-_JOB_IS_FINAL = f"(jobs.state = 'SETTLED' OR jobs.state = 'REFUSED' AND jobs.chain_status < {ChainStatus.SCHEDULED:d})"
+_FIRST_KEPT_BLOCK = "(SELECT min(number) FROM blocks WHERE cluster = :cluster)"
 _UNNAMED = """
     NOT EXISTS (SELECT FROM alarms WHERE cluster = :cluster AND strpos(details::text, jobs.job_id) > 0)
     AND NOT EXISTS (
@@ -43,14 +42,14 @@ _UNNAMED = """
 # look into an index; for `EXISTS (... a higher one)` Postgres reads the table from its
 # beginning until it meets one.
 _OVER = f"""
-    transactions.done_at IS NOT NULL AND COALESCE(transactions.block_number, 0) < {_FINAL}
+    transactions.done_at IS NOT NULL AND COALESCE(transactions.block_number, 0) < {_FIRST_KEPT_BLOCK}
     AND transactions.nonce < (
         SELECT max(nonce) FROM transactions AS later
         WHERE later.chain_id = transactions.chain_id AND later.address = transactions.address
     )
 """  # noqa: S608  only constants
 _QUIET = f"""
-    {_JOB_IS_FINAL} AND jobs.last_event_block < {_FINAL} AND jobs.reorg_deadline_block IS NULL
+    NOT ({IS_OPEN}) AND jobs.last_event_block < {_FIRST_KEPT_BLOCK} AND jobs.reorg_deadline_block IS NULL
     AND NOT EXISTS (
         SELECT FROM effects WHERE effects.cluster = jobs.cluster AND effects.job_id = jobs.job_id AND done_at IS NULL
     )

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -31,7 +30,6 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
-from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.counters import Amounts, Counters, Total
 from supervisor_tasks.ledger.database import read_connection
@@ -44,13 +42,13 @@ from supervisor_tasks.ledger.tables import (
     SIGNATURES,
     TRANSACTIONS,
 )
+from supervisor_tasks.ledger.transaction_names import OPEN_STATES, Purpose
 from supervisor_tasks.provider.registration_rules import TransactionStatus
 from supervisor_tasks.wallet.fees import Fees
 from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
 
 # A fleet whose chain workers are at work records the run SCANNED, at least each 75 s.
 AT_WORK_S = 180.0
-OPEN = ("SIGNED", "SENT")
 # at most
 COST_WEI = (TRANSACTIONS.c.gas * TRANSACTIONS.c.max_fee_wei).label("cost_wei")
 # states in which the idempotency key is free for another transaction
@@ -66,25 +64,6 @@ KNOWN_TO_NODE = (NodeErrorKind.ALREADY_KNOWN, NodeErrorKind.NONCE_TOO_LOW)
 
 # columns of the present signature, beside the hash
 PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")
-
-
-class Purpose(StrEnum):
-    """What a transaction is for, as it is stored. `report_purpose` has those that
-    report a status.
-    """
-
-    CLAIM = "claim"
-    CLAIM_CANCELLING = "claim-cancelling"
-    CLAIM_TOP_UP = "claim-top-up"
-    RETURN_JOB = "refuse"
-    REGISTER = "register"
-    FILL_NONCE = "fill"  # it only uses up a nonce
-
-
-def report_purpose(status: ChainStatus) -> str:
-    """The purpose of a transaction that reports this status. Pure."""
-    return f"report {status.name}"
-
 
 # A new transaction replaces a foreign one at the same nonce.
 _WRITTEN = (
@@ -171,7 +150,7 @@ def _open_transactions(*which: Any) -> Select[Any]:
             _age(columns.nonce_conflict_at).label("nonce_conflict_age_s"),
         )
         .outerjoin(SIGNATURES, signed.hash == columns.hash)
-        .where(of_chain, columns.state.in_(OPEN), *which)
+        .where(of_chain, columns.state.in_(OPEN_STATES), *which)
         .order_by(columns.nonce)
     )
 
@@ -204,13 +183,13 @@ _OUTSTANDING = (
     )
     .where(
         or_(TRANSACTIONS.c.cluster == bindparam("cluster"), _OPEN_OF_WALLET),
-        TRANSACTIONS.c.state.in_(OPEN),
+        TRANSACTIONS.c.state.in_(OPEN_STATES),
     )
     .order_by(TRANSACTIONS.c.id)
 )
 _PURPOSES = (
     select(TRANSACTIONS.c.purpose, func.count())
-    .where(_OPEN_OF_WALLET, TRANSACTIONS.c.state.in_(OPEN))
+    .where(_OPEN_OF_WALLET, TRANSACTIONS.c.state.in_(OPEN_STATES))
     .group_by(TRANSACTIONS.c.purpose)
 )
 
@@ -458,7 +437,10 @@ class TransactionStore:
                 connection, Counter({(Total.REPLACEMENTS, ""): len(signed)})
             )
             for row_id, row in signed:
-                still_open = TRANSACTIONS.c.id == row_id, TRANSACTIONS.c.state.in_(OPEN)
+                still_open = (
+                    TRANSACTIONS.c.id == row_id,
+                    TRANSACTIONS.c.state.in_(OPEN_STATES),
+                )
                 new = {**row, "state": "SIGNED", "sent_at": func.now(), "error": None}
                 connection.execute(update(TRANSACTIONS).where(*still_open).values(new))
                 # The same bytes may have been signed before, if a block with other
@@ -602,7 +584,9 @@ class TransactionStore:
         number.
         """
         any_of = TRANSACTIONS.c.id == func.any(bindparam("ids", list(ids)))
-        still_open = update(TRANSACTIONS).where(any_of, TRANSACTIONS.c.state.in_(OPEN))
+        still_open = update(TRANSACTIONS).where(
+            any_of, TRANSACTIONS.c.state.in_(OPEN_STATES)
+        )
         return connection.execute(still_open.values(values)).rowcount
 
     def _first_mined(
@@ -628,7 +612,7 @@ class TransactionStore:
 
 
 def _status(state: str, block: int | None) -> TransactionStatus:
-    if state in OPEN:
+    if state in OPEN_STATES:
         return TransactionStatus(open=True)
     return TransactionStatus(mined_block=block)
 

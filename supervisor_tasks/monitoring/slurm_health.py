@@ -20,9 +20,9 @@ from supervisor_tasks.ledger.registrations import NODES
 from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
     FAILED_TRIES,
-    KNOWN_FOR_S,
     MAX_TRIES_AT_START,
     SLURM_ANSWERED,
+    answered_recently,
     check_is_due,
 )
 from supervisor_tasks.slurm_lookup.cluster_check import (
@@ -53,8 +53,7 @@ def slurm_is_healthy(ledger: Ledger) -> bool:
 
     Raises LedgerUnavailableError, when the database does not answer; a retry helps.
     """
-    answered_s = ledger.periodic_runs.age_s(SLURM_ANSWERED)
-    return answered_s is not None and answered_s <= KNOWN_FOR_S
+    return answered_recently(ledger.periodic_runs.age_s(SLURM_ANSWERED))
 
 
 def reset_failure_count(ledger: Ledger) -> None:

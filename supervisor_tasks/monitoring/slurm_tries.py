@@ -15,6 +15,13 @@ MAX_TRIES_AT_START = 10  # SLURM_RETRY_INTERVAL_S apart; then an alarm is raised
 SLOW_FACTOR = 3  # after the alarm the intervals are so many times longer
 
 
+def answered_recently(answered_s: float | None) -> bool:
+    """Return whether SLURM, which answered so long ago, counts as working. None: a try
+    has failed since, or there was no answer yet.
+    """
+    return answered_s is not None and answered_s <= KNOWN_FOR_S
+
+
 def next_try_s(tries: int, answered_since_start: bool, every_s: float) -> float:
     """Return how long after the last of these failed `tries` the worker makes the next
     one.

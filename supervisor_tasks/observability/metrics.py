@@ -28,12 +28,12 @@ from supervisor_tasks.ledger.counters import Total
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary
+from supervisor_tasks.ledger.transaction_names import OPEN_STATES
 from supervisor_tasks.provider.offer import CREDIT
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 EFFECT_STATES = ("due", "waiting", "leased", "parked", "failing")
 MESSAGE_STATES = ("due", "failing", "parked")
-OPEN_STATES = ("SIGNED", "SENT")
 TRANSACTIONS_OF_A_JOB = 3  # its claim, RUNNING and its end
 # scrapes within this time get the same reading, so that more of them cost the database
 # nothing

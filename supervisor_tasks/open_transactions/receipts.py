@@ -20,7 +20,8 @@ from supervisor_tasks.in_memory.read_once import reading_once
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.ledger.transactions import Mined, Purpose, Sent
+from supervisor_tasks.ledger.transaction_names import Purpose
+from supervisor_tasks.ledger.transactions import Mined, Sent
 from supervisor_tasks.open_transactions.resubmit import resubmit_pending
 from supervisor_tasks.wallet.gas import RevertedError
 

@@ -20,15 +20,15 @@ from supervisor_tasks.ledger.benchmarks import (
     labels_of,
     latest_of,
 )
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.clusters import is_at_work
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.registrations import (
     MEASUREMENT_REQUESTED,
     NODES,
     REGISTRATION_REQUESTED,
     Registrations,
 )
-from supervisor_tasks.ledger.transactions import Purpose
+from supervisor_tasks.ledger.transaction_names import Purpose
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due
 from supervisor_tasks.provider.offer import (

@@ -13,14 +13,12 @@ from supervisor_tasks.chain_events.event_logs import decode_logs
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import Address, JobId
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM, HISTORY_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation.snapshot import Snapshot, is_active_and_ours
 
-# the cursor that goes backwards: the ledger has all claims since that block
-HISTORY = "history"
 HISTORY_QUESTIONS = 5  # per sweep; each is for as many blocks as the node accepts
 HISTORY_AT_ONCE_S = 20.0  # for one reading between sweeps
 
@@ -29,7 +27,7 @@ def has_pending_blocks(context: WorkerContext) -> bool:
     """Whether older claims are left to read. Raises LedgerUnavailableError, when the
     database does not answer; a retry helps.
     """
-    cursor = context.ledger.cursors.of(HISTORY)
+    cursor = context.ledger.cursors.of(HISTORY_STREAM)
     provider = context.ledger.facts.get(PROVIDER)
     if provider is None or cursor is None:
         return False
@@ -73,7 +71,7 @@ def save_progress(ledger: Ledger, first: int) -> None:
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     with ledger.engine.begin() as connection:
-        ledger.cursors.set(connection, HISTORY, first, "")
+        ledger.cursors.set(connection, HISTORY_STREAM, first, "")
 
 
 def read_old_claims(
@@ -86,7 +84,7 @@ def read_old_claims(
     or the database does not answer; a retry helps.
     """
     scan = context.ledger.cursors.of(CONTRACT_STREAM)
-    history = context.ledger.cursors.of(HISTORY)
+    history = context.ledger.cursors.of(HISTORY_STREAM)
     start_block = context.sweep.start_block
     if scan is None:
         return {}, {}, None

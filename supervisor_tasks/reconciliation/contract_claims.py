@@ -12,7 +12,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import JobId
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation import backfill

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.ledger import InSameTransaction, JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.reconciliation.rules import Discrepancy, of_kind

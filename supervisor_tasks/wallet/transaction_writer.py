@@ -18,7 +18,7 @@ from supervisor_tasks.chain.rpc.client import Call
 from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.ledger.transactions import Purpose
+from supervisor_tasks.ledger.transaction_names import Purpose
 from supervisor_tasks.wallet.account import AccountState, WalletAccount
 from supervisor_tasks.wallet.fees import Fees, Market, fees
 from supervisor_tasks.wallet.gas import Estimate, estimated

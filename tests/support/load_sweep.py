@@ -27,7 +27,7 @@ from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.model import ChainStatus, JobId
 from supervisor_tasks.jobs.monitor import poll_jobs
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.reconciliations import Reconciliation
 from supervisor_tasks.lifecycle import Worker

@@ -28,7 +28,7 @@ from supervisor_tasks.indexer.new_blocks import MAX_CUSTOMER_BLOCKS, NewBlocks
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import Address, EffectKind, State
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.reconciliation import backfill

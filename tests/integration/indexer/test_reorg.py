@@ -41,7 +41,7 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.jobs.trace import AGAIN, ROOT
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.lifecycle import Worker

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation import recording
 from supervisor_tasks.reconciliation.recording import record_discrepancies

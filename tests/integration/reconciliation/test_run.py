@@ -22,13 +22,13 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, State
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM, HISTORY_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.switch_names import Switch
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.reconciliation import sweep_cancellations
-from supervisor_tasks.reconciliation.backfill import HISTORY, has_pending_blocks
+from supervisor_tasks.reconciliation.backfill import has_pending_blocks
 from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.commands import script_header
 from supervisor_tasks.slurm_lookup.cluster_check import record_controller_start
@@ -467,7 +467,7 @@ def test_sweep__not_due__reads_older_claims_and_then_nothing(
     head = grid.chain.block_number()
     with ledger.engine.begin() as connection:
         ledger.cursors.set(connection, CONTRACT_STREAM, head, "")
-        ledger.cursors.set(connection, HISTORY, head, "")
+        ledger.cursors.set(connection, HISTORY_STREAM, head, "")
     assert has_pending_blocks(site)
     sweep(site)
     assert not has_pending_blocks(site)

@@ -18,11 +18,11 @@ from supervisor_tasks.ledger.status_queries import (
     StoredReading,
     Writer,
 )
+from supervisor_tasks.ledger.transaction_names import OPEN_STATES
 from supervisor_tasks.observability.metrics import (
     EFFECT_STATES,
     KEPT_S,
     MESSAGE_STATES,
-    OPEN_STATES,
     CachedReading,
     LedgerMetrics,
     LedgerReading,
