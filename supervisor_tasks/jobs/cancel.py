@@ -58,7 +58,7 @@ def _cancel_without_id(context: WorkerContext, job: Job) -> Event:
     arrive any more. Do so each minute while the customer can submit it himself: his
     login session got the token, and may have answered what is false.
     """
-    ages_s = context.ledger.journal.ages([job.job_id], SubmitStarted)
+    ages_s = context.ledger.journal.ages_s([job.job_id], SubmitStarted)
     begun_ago_s = ages_s.get(job.job_id)
     if begun_ago_s is None:
         return EffectCompleted(EffectKind.CANCEL)

@@ -13,7 +13,7 @@ from supervisor_tasks.jobs.per_job_results import (
     required,
     result_or_error,
 )
-from supervisor_tasks.jobs.submission_records import first_ages, listed_of
+from supervisor_tasks.jobs.submission_records import first_ages_or_zero, listed_of
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.submit_once import SlurmRecords
 
@@ -34,7 +34,8 @@ def only_submissions(
     the others are cancelled. If the search fails now, the sweep makes up for it.
     """
     found = for_each_job(
-        submitted, lambda: listed_of(context, customer, first_ages(context, submitted))
+        submitted,
+        lambda: listed_of(context, customer, first_ages_or_zero(context, submitted)),
     )
     return {
         job_id: result_or_error(

@@ -49,9 +49,8 @@ def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
 
 
 def _is_final(context: WorkerContext, job: Job, tries: int) -> bool:
-    return rejected_for_good(
-        tries, context.ledger.journal.seconds_since(job.job_id, Claimed)
-    )
+    claimed_ago_s = context.ledger.journal.last_ages_s([job.job_id], Claimed)
+    return rejected_for_good(tries, claimed_ago_s.get(job.job_id))
 
 
 def rejected_for_good(tries: int, claimed_ago_s: float | None) -> bool:

@@ -20,7 +20,7 @@ from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.jobs.per_job_results import for_each_job, required
 from supervisor_tasks.jobs.submission_records import (
     NOTHING,
-    last_ages,
+    last_ages_or_zero,
     records_of,
     traces_of,
 )
@@ -52,7 +52,7 @@ def search_cut_off_submissions(
     """
     context, customer = group.context, group.customer
     searched = _searchable(group, members)
-    ages = last_ages(context, [job.job_id for job, _ in searched])
+    ages = last_ages_or_zero(context, [job.job_id for job, _ in searched])
     found = for_each_job(ages, partial(records_of, context, customer, ages))
     # SLURM has nothing of these jobs at the second search
     unknown = dict[JobId, float]()
@@ -84,8 +84,8 @@ def _searchable(
     for job, effect in members:
         if job.poll_count > 0:
             try:
-                begun_ago_s = journal.seconds_since(job.job_id, SubmitStarted)
-                require_submission_window_over(begun_ago_s, window_s)
+                begun_ago_s = journal.last_ages_s([job.job_id], SubmitStarted)
+                require_submission_window_over(begun_ago_s.get(job.job_id), window_s)
             except TransientError as error:
                 group.record(EffectOutcome(effect, error=error))
                 continue
@@ -135,7 +135,7 @@ def _require_no_trace(context: WorkerContext, job: Job, traces: Sequence[str]) -
     """
     if not traces:
         return
-    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
+    ago_s = last_ages_or_zero(context, [job.job_id])[job.job_id]
     raise PermanentError(
         f"it is not known whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM does not list it any"
         f" more, and {' and '.join(traces)}: `supervisor job settle` ends it, or `supervisor job resubmit` submits it again"

@@ -345,7 +345,7 @@ def _looks_before(
     """The looks before this one that saw these jobs ended without all of their runs."""
     if not ended:
         return {}
-    return context.ledger.journal.ages(ended, EarlierRunsAwaited)
+    return context.ledger.journal.ages_s(ended, EarlierRunsAwaited)
 
 
 def _awaited(

@@ -36,19 +36,23 @@ def listed_records(
     return [*required(found[job.job_id]).seen]
 
 
-def last_ages(context: WorkerContext, job_ids: Collection[JobId]) -> dict[JobId, float]:
+def last_ages_or_zero(
+    context: WorkerContext, job_ids: Collection[JobId]
+) -> dict[JobId, float]:
     """How many seconds ago the last submission of each job began; 0 if the journal has
     no submission of the job.
     """
-    begun = context.ledger.journal.ages(job_ids, SubmitStarted)
+    begun = context.ledger.journal.ages_s(job_ids, SubmitStarted)
     return {job_id: begun.get(job_id, [0.0])[0] for job_id in job_ids}
 
 
-def first_ages(
+def first_ages_or_zero(
     context: WorkerContext, job_ids: Collection[JobId]
 ) -> dict[JobId, float]:
-    """How many seconds ago the first submission of each job began, as `last_ages`."""
-    begun = context.ledger.journal.ages(job_ids, SubmitStarted)
+    """How many seconds ago the first submission of each job began, as
+    `last_ages_or_zero`.
+    """
+    begun = context.ledger.journal.ages_s(job_ids, SubmitStarted)
     return {job_id: begun.get(job_id, [0.0])[-1] for job_id in job_ids}
 
 
@@ -103,7 +107,7 @@ def relevant_records(
     one too, the job is submitted once more, and the answer says so.
     """
     failed = journal.failed_launches(found)
-    rejected = journal.ages(found, SubmitRejected)
+    rejected = journal.ages_s(found, SubmitRejected)
     results = dict[JobId, SlurmRecords | Exception]()
     for job_id, seen in found.items():
         if isinstance(seen, Exception):

@@ -176,21 +176,6 @@ class Journal:
             ]
             connection.execute(_WRITE, as_rows(rows))
 
-    def seconds_since(self, job_id: JobId, event: type[Event]) -> float | None:
-        """How many seconds ago this event last happened to the job, by the database's
-        clock; None if it never did.
-        """
-        age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
-        about = (
-            EVENTS.c.cluster == self._cluster,
-            EVENTS.c.job_id == job_id,
-            EVENTS.c.name == stored_name(event),
-        )
-        query = select(age).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
-        with read_connection(self._engine) as connection:
-            found = connection.scalar(query)
-        return optional_float(found)
-
     def first_claim(self, job_ids: Collection[str]) -> int | None:
         """The lowest block with a claim of one of these jobs, no matter when it was
         read; None if there is none.
@@ -229,10 +214,10 @@ class Journal:
         without one are left out.
         """
         return {
-            job_id: ages_s[0] for job_id, ages_s in self.ages(job_ids, event).items()
+            job_id: ages_s[0] for job_id, ages_s in self.ages_s(job_ids, event).items()
         }
 
-    def ages(
+    def ages_s(
         self, job_ids: Collection[str], event: type[Event]
     ) -> dict[JobId, list[float]]:
         """How many seconds ago this event happened to each of these jobs: all times,

@@ -60,7 +60,7 @@ def _traces_by_time(
     # before the ages: a slow answer makes no job younger
     now_s = context.slurm.cluster.clock.now_s()
     answered_ago_s = context.ledger.journal.last_ages_s(jobs, Submitted)
-    losses_ago_s = context.ledger.journal.ages(jobs, SubmissionLostBySlurm)
+    losses_ago_s = context.ledger.journal.ages_s(jobs, SubmissionLostBySlurm)
     persisted = set(snapshot.persisted_by_slurm or ())
     traces = dict[JobId, Trace]()
     for job_id, job in jobs.items():

@@ -493,20 +493,21 @@ def _array(job: Mapping[str, Any]) -> str:
     return str(task_id)
 
 
+_GPUS_PER = ("tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket")
+
+
 def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
     size = size_of(
-        limit_min,
-        _required_text(job, "partition"),
-        _required_text(job, "qos"),
-        _required_text(job, "account"),
-        _required_text(job, "resv_name"),
-        _array(job),
-        str(job["tasks"]),
-        _required_text(job, "tres_alloc_str") or _required_text(job, "tres_req_str"),
-        _required_text(job, "tres_per_job"),
-        _required_text(job, "tres_per_node"),
-        _required_text(job, "tres_per_task"),
-        _required_text(job, "tres_per_socket"),
+        limit_min=limit_min,
+        partition=_required_text(job, "partition"),
+        qos=_required_text(job, "qos"),
+        account=_required_text(job, "account"),
+        reservation=_required_text(job, "resv_name"),
+        array_task=_array(job),
+        tasks=str(job["tasks"]),
+        tres=_required_text(job, "tres_alloc_str")
+        or _required_text(job, "tres_req_str"),
+        gpus_per=[_required_text(job, name) for name in _GPUS_PER],
         per_cpu_mb=job["memory_per_cpu"] or 0,
         per_node_mb=job["memory_per_node"] or 0,
     )

@@ -59,6 +59,7 @@ class SiteChoice:
 
 
 def size_of(
+    *,
     limit_min: int | None,
     partition: str,
     qos: str,
@@ -67,7 +68,7 @@ def size_of(
     array_task: str,
     tasks: str,
     tres: str,
-    *gpus_per: str,
+    gpus_per: Sequence[str] = (),
     per_cpu_mb: float = 0,
     per_node_mb: float = 0,
 ) -> Size:

@@ -188,12 +188,20 @@ def _size(limit: str, threads: str, memory: str, *shown: str) -> Size:
     each CPU, as the supervisor does, or for each node: it counts as memory for each
     CPU.
     """
-    per_cpu_mb = tres_amounts(f"mem={memory}").get("mem", 0)
-    return replace(
-        size_of(limit_min(limit), *shown, per_cpu_mb=per_cpu_mb),
-        threads=threads,
-        whole_memory=is_whole_memory(memory),
+    partition, qos, account, reservation, array_task, tasks, tres, *gpus_per = shown
+    size = size_of(
+        limit_min=limit_min(limit),
+        partition=partition,
+        qos=qos,
+        account=account,
+        reservation=reservation,
+        array_task=array_task,
+        tasks=tasks,
+        tres=tres,
+        gpus_per=gpus_per,
+        per_cpu_mb=tres_amounts(f"mem={memory}").get("mem", 0),
     )
+    return replace(size, threads=threads, whole_memory=is_whole_memory(memory))
 
 
 def _listed(record: list[str]) -> SqueueRow:

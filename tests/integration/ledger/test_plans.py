@@ -396,13 +396,10 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
         ledger.engine, CLUSTER
     ).open_transactions_of(RUNNING),
     "owners": lambda ledger, _: ledger.owners({SlurmId(n): 0 for n in range(1, 9)}),
-    "seconds_since_event": lambda ledger, _: ledger.journal.seconds_since(
-        RUNNING, SubmitStarted
-    ),
     "first_claim": lambda ledger, _: ledger.journal.first_claim(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
-    "ages": lambda ledger, _: ledger.journal.ages(
+    "ages": lambda ledger, _: ledger.journal.ages_s(
         [f"0x{n:064x}" for n in range(1, BATCH)], SubmitStarted
     ),
     "looks": lambda ledger, _: ledger.journal.looks(

@@ -1,5 +1,6 @@
 """A job's size, from the texts by which SLURM shows it."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,19 @@ from supervisor_tasks.slurm.size import (
     request_of,
     size_of,
     tres_amounts,
+)
+
+# what squeue shows of a job that asks for nothing
+size_shown = partial(
+    size_of,
+    limit_min=1,
+    partition="",
+    qos="",
+    account="",
+    reservation="",
+    array_task="",
+    tasks="1",
+    tres="",
 )
 
 
@@ -74,7 +88,7 @@ def test_gpu_count__each_form_of_slurm__is_the_number_of_gpus(
 
 @pytest.mark.parametrize("tres", ["cpu=1,gres/shard=8", "cpu=1,gres/mps:a100=100"])
 def test_size_of__shares_of_gpus__are_one_gpu(tres: str) -> None:
-    assert size_of(1, "", "", "", "", "", "1", tres).gpus == 1
+    assert size_shown(tres=tres).gpus == 1
 
 
 @pytest.mark.parametrize(
@@ -177,7 +191,7 @@ def test_request_of__job_in_json_of_either_version__is_the_same_size() -> None:
 def test_size_of__gpus_asked_for_in_each_way__are_the_highest_number(
     tasks: str, tres: str, gpus_per: tuple[str, ...], gpus: int
 ) -> None:
-    assert size_of(1, "", "", "", "", "", tasks, tres, *gpus_per).gpus == gpus
+    assert size_shown(tasks=tasks, tres=tres, gpus_per=gpus_per).gpus == gpus
 
 
 @pytest.mark.parametrize(
@@ -193,7 +207,7 @@ def test_size_of__gpus_asked_for_in_each_way__are_the_highest_number(
 def test_size_of__each_tres__has_whole_numbers_or_none_where_it_shows_none(
     tres: str, cpus: int | None, memory_mb: int | None, nodes: int | None
 ) -> None:
-    size = size_of(7, "main", "", "", "", "", "1", tres)
+    size = size_shown(limit_min=7, partition="main", tres=tres)
     expected = Size(
         limit_min=7,
         cpus=cpus,
@@ -222,18 +236,7 @@ def test_size_of__memory_asked_for_in_each_way__is_the_highest_number(
     tres: str, per_cpu_mb: int, per_node_mb: int, memory_mb: int | None
 ) -> None:
     """SLURM 22.05 does not compute a job's memory again when its CPUs change."""
-    size = size_of(
-        1,
-        "",
-        "",
-        "",
-        "",
-        "",
-        "1",
-        tres,
-        per_cpu_mb=per_cpu_mb,
-        per_node_mb=per_node_mb,
-    )
+    size = size_shown(tres=tres, per_cpu_mb=per_cpu_mb, per_node_mb=per_node_mb)
     assert size.memory_mb == memory_mb
 
 
@@ -252,7 +255,10 @@ NO_VALUE = ("", "N/A", "(null)", "NULL", "None")  # as SLURM writes it
 def test_size_of__fields_with_or_without_a_value__are_kept_or_empty(
     words: tuple[str, str, str, str], kept: tuple[str, str, str, bool]
 ) -> None:
-    size = size_of(None, "main", *words, "1", "")
+    qos, account, reservation, array_task = words
+    size = size_shown(
+        qos=qos, account=account, reservation=reservation, array_task=array_task
+    )
     assert (size.qos, size.account, size.reservation, size.array) == kept
 
 
