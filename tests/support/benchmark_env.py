@@ -49,7 +49,7 @@ BODIES = {
     "good": "echo value 12.5",
     "both": "echo value 2",  # on two nodes
     "words": 'echo word "$(uname -s)"',
-    "fails": "echo 'this is not to be'; exit 3",
+    "fails": "echo 'this must fail'; exit 3",
     "garbage": "head -c 3000 /dev/urandom",
     "silent": "true",
     "nan": "echo value nan",

@@ -123,7 +123,7 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
     assert number is not None
     assert site.ledger.benchmark_queries.output(number, "fails") == (
         body_of("fails"),
-        b"this is not to be\n",
+        b"this must fail\n",
     )
     assert 9_900_000 < found["chatty"]["output_bytes"] <= 10_000_000
     assert home(submission_env) == []

@@ -81,7 +81,7 @@ def test_request__over_tls__is_answered(certificates: Certificates) -> None:
 @pytest.mark.parametrize(
     "case", ["of another authority", "of no known authority", "of another host"]
 )
-def test_request__certificate_is_not_to_be_trusted__nothing_is_sent(
+def test_request__certificate_is_not_trusted__nothing_is_sent(
     certificates: Certificates, tmp_path: Path, case: str
 ) -> None:
     authority, listens, host = {

@@ -48,8 +48,8 @@ def recognised(
     *records: Record,
     scripts: Mapping[SlurmId, JobId | None] | None = None,
 ) -> MatchResult:
-    """`scripts` are what batch scripts say; None is that they are not to be asked
-    for.
+    """`scripts` are what batch scripts say; None is that nothing must
+    ask for them.
     """
 
     def ask(_: Sequence[SlurmId]) -> Mapping[SlurmId, JobId | None]:
