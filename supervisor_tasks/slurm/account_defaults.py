@@ -36,8 +36,8 @@ def plugins_may_choose(config: str) -> bool:
 
 
 def show_users(path: str, users: Collection[str], cluster: str) -> list[str]:
-    """Ask the accounting database for the associations of these users with this
-    cluster.
+    """Return the command that shows the associations of these users with this cluster in
+    the accounting database.
     """
     names = f"name={','.join(sorted(users))}"
     fields = f"format={','.join(_FIELDS)}"

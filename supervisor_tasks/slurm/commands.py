@@ -163,14 +163,14 @@ def hold_again(path: str, slurm_id: SlurmId) -> list[str]:
 
 
 def show_partition(path: str, partition: str) -> list[str]:
-    """Ask slurmctld for the partition of this name, also if the admin may not use
-    it.
+    """Return the command that shows the partition of this name, also if the admin may
+    not use it.
     """
     return [path, "--all", "show", "partition", partition]
 
 
 def show_config(path: str) -> list[str]:
-    """Ask slurmctld for its configuration, which also shows if slurmctld runs and since
-    when (Unix time).
+    """Return the command that shows slurmctld's configuration, which also shows if
+    slurmctld runs and since when (Unix time).
     """
     return [*UNIX_TIMES, path, "show", "config"]

@@ -65,8 +65,8 @@ class SacctRow:
 
 
 def sacct_by_id(path: str, slurm_ids: str, delimiter: str) -> list[str]:
-    """Ask for a batch of jobs that slurmctld has forgotten: all jobs that ever had
-    these ids, and each run of a job that was requeued.
+    """Return the command that shows a batch of jobs that slurmctld has forgotten: all
+    jobs that ever had these ids, and each run of a job that was requeued.
     """
     return [*_sacct(path, delimiter), f"--jobs={slurm_ids}"]
 
@@ -74,7 +74,9 @@ def sacct_by_id(path: str, slurm_ids: str, delimiter: str) -> list[str]:
 def sacct_named(
     path: str, name: str, user: str, minutes: int, delimiter: str
 ) -> list[str]:
-    """Ask for the jobs of a user with this name, of the last `minutes`."""
+    """Return the command that shows the jobs of a user with this name, of the last
+    `minutes`.
+    """
     return [
         *_sacct(path, delimiter),
         f"--name={name}",
@@ -86,7 +88,7 @@ def sacct_named(
 def sacct_histories(
     path: str, minutes: Mapping[Address, int], delimiter: str
 ) -> list[str]:
-    """Ask for the histories of several users in one command, each for its own last
+    """Return one command that shows the histories of several users, each of its own last
     minutes. The command prints each user's name after a delimiter that it reads from
     standard input, because other users can read a command line and submit a job
     meanwhile. It goes on after a user whom the login node does not know, and ends at

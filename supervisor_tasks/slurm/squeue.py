@@ -118,8 +118,8 @@ def squeue_by_id(path: str, slurm_ids: str) -> list[str]:
 
 
 def squeue_json(path: str, slurm_ids: str) -> list[str]:
-    """Ask for all that SLURM shows of some jobs; 22.05 prints all jobs even if the
-    command names some.
+    """Return the command that shows all that SLURM knows of some jobs; 22.05 prints all
+    jobs even if the command names some.
     """
     return [path, "--all", "--json", f"--jobs={slurm_ids}"]
 
