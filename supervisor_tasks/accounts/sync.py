@@ -1,5 +1,6 @@
 """Accounts: each customer who requests a job from the grid, of any provider, gets an
-account in the site's directory.
+account in the site's directory. So does the customer of a job that was requested before
+the first look at the chain, when it is claimed.
 
 A customer who needs an account is an effect of the outbox, with the address as its
 subject. The effect stays in the ledger when it is done, so a second request of the
@@ -34,7 +35,11 @@ from supervisor_tasks.ledger.advisory_locks import try_advisory_lock
 from supervisor_tasks.ledger.cursor_names import CUSTOMERS_STREAM
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import directory_lock
-from supervisor_tasks.ledger.outbox import OpenEffect, request
+from supervisor_tasks.ledger.outbox import (
+    OpenEffect,
+    request,
+    request_accounts_of_waiting_jobs,
+)
 
 if TYPE_CHECKING:
     from supervisor_tasks.site_services.directory import Directory, Session
@@ -72,6 +77,8 @@ def make_accounts(context: WorkerContext) -> None:
 
 def _make_accounts(context: WorkerContext, directory: "Directory") -> bool:
     """Do one step; returns whether there is more to do."""
+    with context.ledger.engine.begin() as connection:
+        request_accounts_of_waiting_jobs(connection, context.ledger.cluster)
     try:
         more_blocks = _read_requests(context)
     finally:
@@ -91,7 +98,8 @@ def _read_requests(context: WorkerContext) -> bool:
     """Commit which customers have requested a job, and up to which block the requests
     were read. Returns whether there are more blocks. Blocks that a reorganisation may
     drop are read again; an unneeded account does no harm. A new ledger begins at the
-    present block, as the scan does.
+    present block, as the scan does: requests before it count when their jobs are
+    claimed.
     """
     chain, ledger = context.chain, context.ledger
     head, cursor = blocks.head(chain.contract.rpc), ledger.cursors.of(CUSTOMERS_STREAM)

@@ -533,6 +533,13 @@ def request(
         connection.execute(outbox_sql.REQUEST, parameters)
 
 
+def request_accounts_of_waiting_jobs(connection: Connection, cluster: str) -> None:
+    """Open the effect `account` for each customer whose job waits for its submission,
+    unless the customer ever had one. Beat dispatches it.
+    """
+    connection.execute(outbox_sql.REQUEST_ACCOUNTS, {"cluster": cluster})
+
+
 def bring_forward(
     connection: Connection, cluster: str, kinds: Iterable[EffectKind]
 ) -> None:

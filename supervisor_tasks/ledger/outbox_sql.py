@@ -47,6 +47,20 @@ REQUEST = text(
     """
 )
 
+# Opens the effect `account` for the customers of jobs that wait for their submission.
+# A customer who ever had one gets none.
+REQUEST_ACCOUNTS = text(
+    """
+    INSERT INTO effects (cluster, kind, subject, due_at)
+    SELECT DISTINCT cluster, 'account', customer, now() FROM jobs
+    WHERE cluster = :cluster AND state IN ('CLAIMED', 'READY', 'SUBMITTING')
+        AND NOT EXISTS (
+            SELECT FROM effects WHERE effects.cluster = jobs.cluster AND kind = 'account' AND subject = jobs.customer
+        )
+    ON CONFLICT (cluster, kind, subject) WHERE subject IS NOT NULL DO NOTHING
+    """
+)
+
 # Which of these leases still hold their effects. The rows stay locked until the
 # transaction ends. Each lease has a token of its own: the same process may
 # have lost the effect and leased it again meanwhile.

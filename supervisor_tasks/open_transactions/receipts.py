@@ -209,7 +209,7 @@ def _dispatch_what_follows(
     reverted: Mapping[int, RevertedError],
 ) -> None:
     claim_backoff.record_results(context.ledger, mined, reverted)
-    _claim_more(context, mined)
+    _dispatch_after_claims(context, mined)
     if failed := _failed(mined):
         context.ledger.effects.reschedule_now(
             list(failed),
@@ -218,13 +218,16 @@ def _dispatch_what_follows(
         )
 
 
-def _claim_more(context: WorkerContext, mined: Sequence[Mined]) -> None:
+def _dispatch_after_claims(context: WorkerContext, mined: Sequence[Mined]) -> None:
     """Dispatch the claim if a full batch was mined: there may be more jobs. The next
-    block's look comes a block later.
+    block's look comes a block later. At a site that makes accounts, dispatch that too:
+    a customer who requested before our first look at the chain has none yet.
     """
     claims = sum(result.sent.purpose == Purpose.CLAIM for result in mined)
     if claims >= context.chain.claim_batch:
         context.dispatch("claim")
+    if claims and context.directory is not None:
+        context.dispatch("accounts")
 
 
 def _trace(

@@ -214,6 +214,23 @@ def test_fleet__directory_is_away__customers_get_accounts_with_unique_numbers_la
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 30.0, 0.1)
 
 
+def test_fleet__claimed_job_was_requested_before_the_first_look__has_an_account(
+    grid: Grid,
+) -> None:
+    """A new provider's first jobs, and those of a fleet that gets LDAP_URL later."""
+    early = grid.chain.new_account()
+    grid.chain.admin.mint_credits(early.address, 10**24)
+    move = (
+        "UPDATE cursors SET block_number = block_number {by} WHERE stream = 'customers'"
+    )
+    change(grid, move.format(by="+ 1000000"))
+    grid.submit_script(early, "#!/bin/sh\ntrue\n")
+    wait_until(
+        lambda: bool(accounts(grid, f"(uid={early.address})")), "the account", 60.0, 0.2
+    )
+    change(grid, move.format(by="- 1000000"))
+
+
 def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -> None:
     words = "'the directory rejects: no'"
     change(
