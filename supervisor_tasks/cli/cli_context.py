@@ -36,7 +36,7 @@ from supervisor_tasks.ledger.reconciliations import Reconciliations
 from supervisor_tasks.ledger.status_queries import Overview, StatusSummary
 from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.observability.health import periodic_work, problems
-from supervisor_tasks.observability.metrics import oldest_due_s
+from supervisor_tasks.observability.metrics import untaken_s
 
 MAX_NAMED_CANDIDATES = 5  # candidates that an ambiguous name lists
 
@@ -181,7 +181,7 @@ class CliContext:
             self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None
         )
         return problems(
-            periodic, snapshot.periodic_run_ages_s, oldest_due_s(snapshot.effects)
+            periodic, snapshot.periodic_run_ages_s, untaken_s(snapshot.effects)
         )
 
     def claim_stops(self, snapshot: StatusSummary) -> list[str]:

@@ -74,7 +74,7 @@ def health(as_json: bool) -> int:
             f"CLUSTER_NAME: found {cluster!r}; expected a cluster that this ledger knows ({known})"
         )
     periodic = periodic_work(_chain_poll_s(), accounts=bool(_given("LDAP_URL")))
-    lines = problems(periodic, heartbeats.periodic_run_ages_s, heartbeats.oldest_due_s)
+    lines = problems(periodic, heartbeats.periodic_run_ages_s, heartbeats.untaken_s)
     if as_json:
         print(
             json.dumps(

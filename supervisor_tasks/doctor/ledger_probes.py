@@ -75,7 +75,7 @@ def fleet(shared: ProbeContext) -> Iterable[Finding]:
         settings.chain_poll_s, accounts=settings.ldap_url is not None
     )
     return fleet_verdicts(
-        problems(periodic, heartbeats.periodic_run_ages_s, heartbeats.oldest_due_s)
+        problems(periodic, heartbeats.periodic_run_ages_s, heartbeats.untaken_s)
     )
 
 

@@ -10,9 +10,15 @@ from supervisor_tasks.connections.postgres_url import for_libpq
 
 CONNECT_TIMEOUT_S = 5
 _PERIODIC_RUNS = "SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 FROM periodic_runs WHERE cluster = %s"
-_OLDEST_DUE = """
+# A customer with many jobs has two groups of them under way: the others wait although a
+# worker takes effects of that kind. Then no kind with a lease counts.
+_UNTAKEN = """
     SELECT COALESCE(max(EXTRACT(EPOCH FROM now() - due_at)), 0)::float8 FROM effects
-    WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()"""
+    WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
+        AND kind NOT IN (
+            SELECT kind FROM effects
+            WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease IS NOT NULL
+        )"""
 
 # A fleet leaves periodic runs, cursors and an instance tag. `jobs` finds the clusters of a
 # ledger whose fleet never ran again (it is read by jumps over its primary key, not as a
@@ -33,12 +39,12 @@ KNOWN_CLUSTERS = """
 @dataclass(frozen=True, slots=True)
 class FleetHeartbeats:
     """The heartbeats of a cluster's fleet: the ages of its periodic runs in seconds, by
-    name, and for how many seconds its oldest due effect has been due. `clusters` are
-    those whose fleet has worked with this ledger.
+    name, and for how many seconds an effect has been due of a kind that no worker is
+    at. `clusters` are those whose fleet has worked with this ledger.
     """
 
     periodic_run_ages_s: dict[str, float]
-    oldest_due_s: float
+    untaken_s: float
     clusters: list[str]
 
 
@@ -50,6 +56,6 @@ def read_fleet_heartbeats(url: str, cluster: str) -> FleetHeartbeats:
         for_libpq(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
     ) as connection:
         runs = connection.execute(_PERIODIC_RUNS, (cluster,)).fetchall()
-        (oldest_due_s,) = connection.execute(_OLDEST_DUE, (cluster,)).fetchall()[0]
+        (untaken_s,) = connection.execute(_UNTAKEN, (cluster, cluster)).fetchall()[0]
         clusters = [name for (name,) in connection.execute(KNOWN_CLUSTERS).fetchall()]
-    return FleetHeartbeats(dict(runs), oldest_due_s, clusters)
+    return FleetHeartbeats(dict(runs), untaken_s, clusters)

@@ -20,7 +20,8 @@ from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 
 MISSED_INTERVALS = 3  # after so many intervals without a run the fleet is unhealthy
 LEAST_S = 30.0  # a restart of a process is shorter
-UNTAKEN_AFTER_S = 60.0  # a due effect waits less while a worker serves its queue
+# a due effect waits less while a worker serves its queue, and is at no other of its kind
+UNTAKEN_AFTER_S = 60.0
 # a worker looks at the chain at least so often (indexer/new_blocks.py)
 LOOKED_EVERY_S = 15.0
 
@@ -68,10 +69,11 @@ def _of_queue(name: str, every_s: float) -> Periodic:
 def problems(
     periodic: list[Periodic],
     periodic_run_ages_s: Mapping[str, float],
-    oldest_due_s: float,
+    untaken_s: float,
 ) -> list[str]:
     """Return what is wrong, a line each: what was found, what was expected, what to do.
-    Empty if all is well.
+    Empty if all is well. For `untaken_s` an effect has been due of a kind that no
+    worker is at.
     """
     stale = [
         work
@@ -91,9 +93,9 @@ def problems(
         lines.append(
             "the gRPC process sends no heartbeat, and so no callback is taken: see whether it runs, and its log"
         )
-    if oldest_due_s > UNTAKEN_AFTER_S:
+    if untaken_s > UNTAKEN_AFTER_S:
         lines.append(
-            f"an effect has been due for {oldest_due_s:.0f} s, expected at most {UNTAKEN_AFTER_S:g} s: no worker takes it"
+            f"an effect has been due for {untaken_s:.0f} s, expected at most {UNTAKEN_AFTER_S:g} s: no worker takes it"
         )
     return lines
 

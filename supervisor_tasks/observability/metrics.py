@@ -414,6 +414,13 @@ def oldest_due_s(effects: list[EffectCount]) -> float:
     return max((count.oldest_due_s for count in effects), default=0.0)
 
 
+def untaken_s(effects: list[EffectCount]) -> float:
+    """Return for how many seconds an effect has been due of a kind that no worker is
+    at.
+    """
+    return oldest_due_s([count for count in effects if not count.leased])
+
+
 def _with_zeros(names: Iterable[str], values: Mapping[str, float]) -> dict[str, float]:
     return {name: values.get(name, 0) for name in names}
 

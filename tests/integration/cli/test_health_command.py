@@ -10,6 +10,7 @@ from sqlalchemy import Engine, text
 from plugins import reporter
 from supervisor_tasks.cli import health_command
 from supervisor_tasks.config.settings import Settings
+from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from tests.support.commands import supervisor
 from tests.support.ledger import claim, job_id
@@ -41,6 +42,23 @@ def test_health__an_effect_that_no_worker_takes__is_shown(
         connection.execute(text("UPDATE effects SET due_at = now() - interval '5 min'"))
     # the command takes its time
     assert re.search(r"has been due for 3\d\d s", run("health", status=1).stdout)
+
+
+def test_health__many_effects_of_a_customer__wait_while_a_worker_takes_them(
+    run: Run, ledger: Ledger
+) -> None:
+    """He has two groups under way; a slurmctld that needs a second for each of his jobs
+    has the others wait for minutes.
+    """
+    record_all_runs(ledger)
+    ledger.record(*(JobChange(job_id(number), claim(number)) for number in (1, 2)))
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE effects SET due_at = now() - interval '5 min'"))
+    (under_way,) = ledger.effects.lease([EffectKind.FETCH], 1)
+    run("health")
+    assert "everything periodic comes to an end" in run("status").stdout
+    ledger.effects.postpone([under_way], 0.0)
+    run("health", status=1)
 
 
 def test_health__as_a_process__imports_nothing_that_takes_long(
