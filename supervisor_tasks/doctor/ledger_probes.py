@@ -20,8 +20,8 @@ from supervisor_tasks.doctor.verdicts import (
     migrations_verdict,
 )
 from supervisor_tasks.ledger.clusters import known_clusters
+from supervisor_tasks.ledger.database import clock_s
 from supervisor_tasks.ledger.doctor_queries import (
-    clock_s,
     last_callback_age_s,
     server_version,
 )

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -23,6 +23,7 @@ MAX_CONNECTIONS = 40
 WAIT_FOR_CONNECTION_S = 30.0
 DATABASE_ERRORS = (DBAPIError, LedgerUnavailableError)
 RESTED_S = 1.0  # a connection that was used more recently is not pinged
+_CLOCK = text("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8")
 
 
 class _Pool(QueuePool):
@@ -84,6 +85,14 @@ def read_connection(engine: Engine) -> Connection:
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
+def clock_s(engine: Engine) -> float:
+    """Return the database's time (Unix time). Raises LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
+    with read_connection(engine) as connection:
+        return float(connection.execute(_CLOCK).scalar_one())
 
 
 def _ping_idle_connections(engine: Engine) -> None:

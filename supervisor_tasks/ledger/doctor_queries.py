@@ -7,7 +7,6 @@ from sqlalchemy import Engine, text
 from supervisor_tasks.ledger.database import read_connection
 
 _VERSION = text("SHOW server_version")
-_CLOCK = text("SELECT EXTRACT(EPOCH FROM clock_timestamp())::float8")
 _LAST_CALLBACK = text(
     """
     SELECT EXTRACT(EPOCH FROM now() - received_at)::float8 FROM callbacks
@@ -35,14 +34,6 @@ def server_version(engine: Engine) -> str:
     """
     with read_connection(engine) as connection:
         return str(connection.scalar(_VERSION))
-
-
-def clock_s(engine: Engine) -> float:
-    """Return the database's time (Unix time). Raises LedgerUnavailableError, when the
-    database does not answer; a retry helps.
-    """
-    with read_connection(engine) as connection:
-        return float(connection.execute(_CLOCK).scalar_one())
 
 
 def last_callback_age_s(engine: Engine, cluster: str) -> float | None:
