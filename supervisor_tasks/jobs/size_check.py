@@ -11,6 +11,7 @@ import structlog
 from supervisor_tasks.alarms.alarm_names import MAX_JOBS_IN_ALARM, AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
+from supervisor_tasks.jobs.effect_timing import MAX_POLL_S
 from supervisor_tasks.jobs.events import MoreThanPaid
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId
 from supervisor_tasks.jobs.paid_size import Paid, paid_for
@@ -35,6 +36,9 @@ log = structlog.get_logger()
 
 MAX_ERROR_CHARS = 300
 UNANSWERED_FOR_S = 300.0
+# A job that runs for long is looked at every MAX_POLL_S. Failures that are farther apart
+# do not make up one outage.
+FAILURES_APART_S = 2 * MAX_POLL_S + 60.0
 UNANSWERED_ADVICE = "try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER"
 ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended; plugins/job_submit.lua prevents that"
 
@@ -185,12 +189,17 @@ def _update_unanswered_alarm(
     ledger: Ledger, unanswered: Mapping[str, str], jobs: int
 ) -> None:
     """Raise the alarm when SLURM gives no answer for minutes, and end it when it does:
-    meanwhile a job can
-    have more than was paid for.
+    meanwhile a job can have more than was paid for. Time without a doubted job counts
+    only between two failures that are at most FAILURES_APART_S apart.
     """
     if unanswered:
         log.warning("sizes_not_compared", unknown=unanswered, jobs=jobs)
-    condition = Condition(ledger, AlarmName.SIZES_NOT_COMPARED, UNANSWERED_FOR_S)
+    condition = Condition(
+        ledger,
+        AlarmName.SIZES_NOT_COMPARED,
+        UNANSWERED_FOR_S,
+        gap_s=FAILURES_APART_S,
+    )
     condition.update(
         bool(unanswered), unknown=unanswered, jobs=jobs, advice=UNANSWERED_ADVICE
     )

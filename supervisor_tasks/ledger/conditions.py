@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Protocol
 
 from supervisor_tasks.alarms.alarm_names import AlarmName
-from supervisor_tasks.ledger.facts import condition_fact
+from supervisor_tasks.ledger.facts import INT, Fact, condition_fact
 
 if TYPE_CHECKING:
     from supervisor_tasks.ledger.alarm_store import Alarms
@@ -23,11 +23,17 @@ class Duration:
     """For how long a state has lasted, by the database's clock. It is stored as a fact,
     so that a restarted worker and all other workers continue it. Its methods raise
     LedgerUnavailableError, when the database does not answer; a retry helps.
+
+    With `gap_s`, the time restarts at 0 when no worker has found the state for longer
+    than that: it may have ended meanwhile.
     """
 
-    def __init__(self, facts: "Facts", name: str) -> None:
+    def __init__(self, facts: "Facts", name: str, gap_s: float | None = None) -> None:
         self._facts = facts
         self._fact = condition_fact(name)
+        # how often a worker has found the state; its age is that of the last time
+        self._found = Fact(f"condition.{name}.found", INT)
+        self._gap_s = gap_s
 
     def update(self, is_so: bool, subject: str = "") -> float:
         """Store whether the state holds, and for which subject. Returns for how many
@@ -40,10 +46,23 @@ class Duration:
             if stored is not None:
                 self._facts.clear(self._fact)
             return 0.0
+        found_lately = self._record_found()
         if stored is not None and stored.value == subject:
-            return stored.age_s
+            if found_lately:
+                return stored.age_s
+            self._facts.clear(self._fact)  # a fact that is set again keeps its age
         self._facts.set(self._fact, subject)
         return 0.0
+
+    def _record_found(self) -> bool:
+        """Store that a worker finds the state now. Returns whether one found it at most
+        `gap_s` ago.
+        """
+        if self._gap_s is None:
+            return True
+        last = self._facts.read(self._found)
+        self._facts.set(self._found, 1 if last is None else last.value + 1)
+        return last is not None and last.age_s <= self._gap_s
 
     def seconds(self, subject: str | None = None) -> float:
         """For how many seconds the state has lasted, for this subject or, with None,
@@ -63,10 +82,11 @@ class Condition:
     """Raises an alarm when a state has been bad for `after_s` seconds without a break.
     Ends it when the state is good.
 
-    Conditions with the same `name` share their duration. With `run_name`, the state has
-    been bad since that periodic run was last recorded; if it never was, the duration is
-    infinite. Its methods raise LedgerUnavailableError, when the database does not
-    answer; a retry helps.
+    Conditions with the same `name` share their duration, and `gap_s` is as in
+    `Duration`. With `run_name`, the state has not been bad for longer than since that
+    periodic run was last recorded; if it never was, the duration is infinite. Its
+    methods raise LedgerUnavailableError, when the database does not answer; a retry
+    helps.
     """
 
     def __init__(
@@ -77,12 +97,13 @@ class Condition:
         *,
         name: str = "",
         run_name: str = "",
+        gap_s: float | None = None,
     ) -> None:
         self._ledger = ledger
         self._alarm = alarm
         self._after_s = after_s
         self._run_name = run_name
-        self.duration = Duration(ledger.facts, name or alarm.value)
+        self.duration = Duration(ledger.facts, name or alarm.value, gap_s)
 
     def update(self, is_bad: bool, subject: str = "", **details: object) -> float:
         """Store whether the state is bad, and raise or end the alarm. Returns for how
@@ -100,9 +121,8 @@ class Condition:
         return lasted_s
 
     def _lasted_s(self, is_bad: bool, subject: str) -> float:
-        if not self._run_name:
-            return self.duration.update(is_bad, subject)
-        if not is_bad:
-            return 0.0
+        lasted_s = self.duration.update(is_bad, subject)
+        if not is_bad or not self._run_name:
+            return lasted_s
         age_s = self._ledger.periodic_runs.age_s(self._run_name)
-        return float("inf") if age_s is None else age_s
+        return float("inf") if age_s is None else min(age_s, lasted_s)

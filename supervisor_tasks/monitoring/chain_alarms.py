@@ -20,6 +20,9 @@ from supervisor_tasks.wallet.transaction_writer import TooDearError, WalletEmpty
 # the periodic run that a worker records when the chain has answered
 CHAIN_ANSWERED = "chain"
 UNANSWERED_S = 60.0  # a restart of the node is no alarm
+# A worker looks at the chain every 15 s, and a look fails within 20 s. Without a failure
+# for longer, the fleet itself was down.
+FAILURES_APART_S = 90.0
 # the chain answers, and the oldest open transaction has not been mined for so long
 STUCK_S = 300.0
 ASKED_S = 15.0  # a write that the balance did not pay for is tried again more often
@@ -41,7 +44,7 @@ def chain_watched(context: WorkerContext) -> Iterator[None]:
     """Raise an alarm when the chain has not answered for a while, or an endpoint
     serves another chain.
 
-    The alarm ends with its cause.
+    The alarm ends with its cause. Time in which no worker looked does not count.
     """
     try:
         yield
@@ -76,6 +79,7 @@ def _unanswered(context: WorkerContext) -> Condition:
         AlarmName.CHAIN_NOT_ANSWERING,
         UNANSWERED_S,
         run_name=CHAIN_ANSWERED,
+        gap_s=FAILURES_APART_S,
     )
 
 

@@ -112,6 +112,33 @@ def test_condition__by_a_run_that_never_was__is_an_alarm_at_once(
     assert alarm.details["for_s"] is None
 
 
+def test_condition__by_a_run_that_is_old__counts_from_the_first_failure(
+    ledger: Ledger,
+) -> None:
+    condition = Condition(ledger, NAME, AFTER_S, run_name="chain")
+    ledger.periodic_runs.record("chain")
+    pass_time(ledger, AFTER_S + 1)  # no worker ran
+    condition.update(True)
+    assert on(ledger) == []
+
+
+def test_condition__not_found_for_longer_than_its_gap__counts_from_the_beginning(
+    ledger: Ledger,
+) -> None:
+    condition = Condition(ledger, NAME, AFTER_S, gap_s=AFTER_S)
+    condition.update(True)
+    pass_time(ledger, AFTER_S - 10)
+    assert condition.update(True) >= AFTER_S - 10
+    pass_time(ledger, AFTER_S + 10)
+    assert condition.update(True) == 0.0
+    assert on(ledger) == []
+    pass_time(ledger, AFTER_S - 10)
+    condition.update(True)
+    pass_time(ledger, AFTER_S - 10)
+    condition.update(True)
+    assert on(ledger) == [NAME]
+
+
 def test_alarm__seen_not_long_ago__is_not_quiet_yet(ledger: Ledger) -> None:
     ledger.alarms.on(NAME)
     pass_time(ledger, AFTER_S - 30)
