@@ -58,7 +58,8 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
     ),
     AlarmName.EVENTS_FROM_ONE_ENDPOINT: Meaning(
         "Several RPC endpoints are configured, and only one answers. It begins jobs alone, and could invent them.",
-        "Repair the other endpoints. The alarm ends when two agree about an event.",
+        "Repair the other endpoints, or remove them from METASCHEDULER_ENDPOINT_RPC. The alarm ends when two agree about"
+        " an event, or one is left.",
     ),
     AlarmName.WRONG_CHAIN: Meaning(
         "An RPC endpoint serves another chain than CHAIN_ID. It is not used.",

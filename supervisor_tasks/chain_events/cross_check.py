@@ -30,8 +30,8 @@ log = structlog.get_logger()
 DISAGREE_S = 60.0  # a node that is only behind disagrees for less
 ADVICE = "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 ALONE_ADVICE = (
-    "jobs begin on the events of one endpoint, which could invent them: repair the others; the alarm ends when two"
-    " endpoints agree about an event"
+    "jobs begin on the events of one endpoint, which could invent them: repair the others, or take them out of"
+    " METASCHEDULER_ENDPOINT_RPC"
 )
 
 Events = dict[str, set[ChainEvent]]  # by the transaction's hash

@@ -27,6 +27,10 @@ FAILURES_APART_S = 90.0
 STUCK_S = 300.0
 ASKED_S = 15.0  # a write that the balance did not pay for is tried again more often
 ENDPOINT_UNAVAILABLE_S = 180.0  # for one of several endpoints; the others do its work
+OF_SEVERAL_ENDPOINTS = (
+    AlarmName.RPC_ENDPOINT_UNAVAILABLE,
+    AlarmName.EVENTS_FROM_ONE_ENDPOINT,
+)
 AWAY_ADVICE = (
     "the others are used: mend it, or take it out of METASCHEDULER_ENDPOINT_RPC"
 )
@@ -112,6 +116,9 @@ def _update_endpoint_alarms(context: WorkerContext) -> None:
     _store_health(context, health)
     if len(health) > 1:
         _update_unavailable_alarm(context, rpc.unavailable())
+    else:  # the operator has removed the others
+        for name in OF_SEVERAL_ENDPOINTS:
+            alarms.off(name)
 
 
 def _store_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
