@@ -1,6 +1,5 @@
 """Raises the alarms about the chain and the wallet."""
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.ledger.conditions import Condition, Duration
+from supervisor_tasks.ledger.database import clock_s
 from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
 from supervisor_tasks.ledger.transactions import OldestOpen
 from supervisor_tasks.wallet.transaction_writer import TooDearError, WalletEmptyError
@@ -183,10 +183,14 @@ def _update_wallet_empty_alarm(
     details: dict[str, Any],
 ) -> None:
     """Raise the alarm while the balance does not pay for what is needed, and end it
-    when it does. `details` are those of the alarm, if it is on.
+    when it does. `details` are those of the alarm, if it is on. They do not count when
+    they are of the wallet that was used before.
     """
     chain, alarms = context.chain, context.ledger.alarms
-    needed_wei = max(chain.wallet_min_wei, outstanding_wei, _unpaid_wei(details))
+    if details.get("address") != chain.account.address:
+        details = {}
+    unpaid_wei = _unpaid_wei(context, details)
+    needed_wei = max(chain.wallet_min_wei, outstanding_wei, unpaid_wei)
     if balance_wei >= needed_wei:
         alarms.off(AlarmName.WALLET_EMPTY)
         return
@@ -247,12 +251,15 @@ def _name(oldest: OldestOpen | None) -> str:
     return "" if oldest is None else str(oldest.id)
 
 
-def _unpaid_wei(details: dict[str, Any]) -> int:
+def _unpaid_wei(context: WorkerContext, details: dict[str, Any]) -> int:
     """Return what a recent write needed that the balance did not pay for; 0 without
     one, by the details of WALLET_EMPTY.
 
-    The worker tries such a write again every few seconds.
+    The worker tries such a write again every few seconds. Another worker can have
+    written the details, so the database's clock counts.
     """
-    if "seen_s" not in details or time.time() - float(details["seen_s"]) >= ASKED_S:
+    if "seen_s" not in details:
+        return 0
+    if clock_s(context.ledger.engine) - float(details["seen_s"]) >= ASKED_S:
         return 0
     return int(details["needed_wei"])

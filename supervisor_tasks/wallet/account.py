@@ -4,7 +4,6 @@ take what it has signed.
 One process at a time signs, under an advisory lock for each (chain, address).
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.advisory_locks import advisory_lock
 from supervisor_tasks.ledger.alarm_store import Alarms
+from supervisor_tasks.ledger.database import clock_s
 from supervisor_tasks.ledger.lock_names import wallet_lock
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.wallet.fees import DEFAULT_TIP_WEI, Bounds, Market
@@ -119,11 +119,13 @@ class WalletAccount:
         )
 
     def raise_wallet_empty_alarm(self, balance_wei: int, needed_wei: int) -> None:
-        """Raise the alarm: the account needs a deposit before work can go on."""
+        """Raise the alarm: the account needs a deposit before work can go on. Raises
+        LedgerUnavailableError, when the database does not answer; a retry helps.
+        """
         about = {
             "balance_wei": balance_wei,
             "needed_wei": needed_wei,
-            "seen_s": round(time.time()),
+            "seen_s": round(clock_s(self._engine)),
         }
         self.alarms.on(AlarmName.WALLET_EMPTY, address=self.address, **about)
 
