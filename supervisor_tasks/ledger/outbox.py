@@ -359,12 +359,14 @@ class Effects:
         self, effect_id: int | None = None, job_id: JobId | None = None
     ) -> list[OpenEffect]:
         """Start effects over that are parked, or that fail again and again: this one,
-        those of this job, or all.
+        those of this job, or all. Effects of kinds that another release has opened
+        stay as they are.
         """
         parameters = {
             "cluster": self._cluster,
             "effect_id": effect_id,
             "job_id": job_id,
+            "kinds": _values(EffectKind),
         }
         with self._engine.begin() as connection:
             return open_effects(connection.execute(outbox_sql.RETRY, parameters))

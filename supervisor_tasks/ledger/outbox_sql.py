@@ -351,14 +351,15 @@ FAILING_WITH = text(
     """
 )
 
-# Starts effects over that are parked, or that have failed and wait for their next try:
-# all, one job's, or one by id.
+# Starts effects of these kinds over that are parked, or that have failed and wait for
+# their next try: all, one job's, or one by id.
 RETRY = _returning(
     """
     UPDATE effects SET parked_at = NULL, due_at = now(), notified_at = NULL, attempts = 0, unexpected_failures = 0,
         contract_rejections = 0,
         failing_since = NULL
     WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
+        AND kind = ANY(:kinds)
         AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
         AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
     """,

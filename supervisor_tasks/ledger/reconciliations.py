@@ -32,6 +32,7 @@ from supervisor_tasks.ledger.tables import FACTS, IS_OPEN, RECONCILIATIONS
 from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
 KEPT_READINGS = 4096  # of effects, definitions, top-ups and runs
+KINDS = frozenset(EffectKind)
 STALE_S = 60.0  # work that no worker has touched for so long
 
 _JOBS = """
@@ -269,7 +270,8 @@ class Reconciliations:
 
 @lru_cache(maxsize=KEPT_READINGS)
 def _kinds(names: tuple[str, ...]) -> frozenset[EffectKind]:
-    return frozenset(map(EffectKind, names))
+    # a later release, which worked before this one, may have others
+    return frozenset(EffectKind(name) for name in names if name in KINDS)
 
 
 @lru_cache(maxsize=KEPT_READINGS)

@@ -3,7 +3,7 @@ worker or the operator reads.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +59,12 @@ def _stored_prices(seen: tuple[RegisteredPrices, ...]) -> str:
     )
 
 
+_RECORD = dataclass_codec(RegistrationRecord)
+
+
 def _record_of(stored: str) -> RegistrationRecord:
-    document = json.loads(stored)
-    return RegistrationRecord(**{**document, "rejected": tuple(document["rejected"])})
+    record = _RECORD.decode(stored)
+    return replace(record, rejected=tuple(record.rejected))
 
 
 # the machines that SLURM shows
@@ -73,8 +76,7 @@ REGISTRATION_STATUS = Fact(
     "provider.registration_status", Codec(str, RegistrationStatus)
 )
 REGISTRATION_RECORD = Fact(
-    "provider.registration_record",
-    Codec(lambda record: json.dumps(asdict(record), sort_keys=True), _record_of),
+    "provider.registration_record", Codec(_RECORD.encode, _record_of)
 )
 # the state of the registration, for the operator
 REGISTRATION = Fact("provider.registration", DOCUMENT)

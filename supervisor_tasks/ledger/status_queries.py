@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.alarms.alarm_names import Alarm
-from supervisor_tasks.jobs.model import ChainStatus
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind
 from supervisor_tasks.ledger.alarm_store import Alarms
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import ENDPOINTS
@@ -319,7 +319,11 @@ class Overview:
         """
         with self._engine.connect() as connection:
             return self._rows(
-                connection, _RETRYABLE, effect_id=effect_id, job_id=job_id
+                connection,
+                _RETRYABLE,
+                effect_id=effect_id,
+                job_id=job_id,
+                kinds=[kind.value for kind in EffectKind],
             )
 
     def parked(
@@ -587,6 +591,7 @@ EFFECTS_BY = {
 _RETRYABLE = """
     SELECT kind, count(*) AS n, min(COALESCE(job_id, subject)) AS subject FROM effects
     WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL AND lease IS NULL
+        AND kind = ANY(:kinds)
         AND (CAST(:effect_id AS bigint) IS NULL OR id = :effect_id)
         AND (CAST(:job_id AS text) IS NULL OR job_id = :job_id)
     GROUP BY kind ORDER BY kind"""

@@ -318,6 +318,9 @@ def test_commands__effect_of_another_release__show_it_by_its_name(
     assert "found an effect of the kind other_kind, which another release" in " ".join(
         refused.stderr.split()
     )
+    run("job", "retry", "--effect", str(parked.id), "--yes", status=1)
+    assert said(run("job", "retry", "--all", "--yes", "-o", "json")) == []
+    assert "other_kind" in run("effect", "list", "--state", "parked").stdout
 
 
 def test_commands__alarm_of_another_release__work(run: Run, ledger: Ledger) -> None:

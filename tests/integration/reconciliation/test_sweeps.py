@@ -58,6 +58,19 @@ def execute(ledger: Ledger, statement: str, **parameters: object) -> None:
         connection.execute(text(statement), parameters)
 
 
+def test_active__effect_of_another_release__is_left_out(ledger: Ledger) -> None:
+    bring_to_queued(ledger, 1)
+    before = ledger.reconciliations.active()[job_id(1)]
+    assert before.open
+    execute(
+        ledger,
+        "INSERT INTO effects (cluster, job_id, kind, due_at, parked_at)"
+        " VALUES ('here', :job_id, 'other_kind', now(), now())",
+        job_id=job_id(1),
+    )
+    assert ledger.reconciliations.active()[job_id(1)] == before
+
+
 def test_due__first_or_asked_for_or_after_its_time__is_true(ledger: Ledger) -> None:
     reconciliations = ledger.reconciliations
     assert reconciliations.due()

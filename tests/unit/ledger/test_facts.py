@@ -2,6 +2,7 @@
 them.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from supervisor_tasks.ledger.facts import (
     SlurmStart,
     dataclass_codec,
 )
+from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
+from supervisor_tasks.provider.registration_rules import RegistrationRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,16 @@ def test_dataclass_codec__text_of_another_release__has_the_fields_of_this_one(
     stored: str, value: Pair
 ) -> None:
     assert PAIR.decode(stored) == value
+
+
+def test_registration_record__text_of_a_later_release__has_the_fields_of_this_one() -> (
+    None
+):
+    record = RegistrationRecord(sent="digest", rejected=("first", "second"))
+    codec = REGISTRATION_RECORD.codec
+    assert codec.decode(codec.encode(record)) == record
+    document = json.loads(codec.encode(record)) | {"of_a_later_release": 1}
+    assert codec.decode(json.dumps(document)) == record
 
 
 def test_dataclass_codec__field_without_a_default_is_missing__is_an_error() -> None:
