@@ -34,7 +34,7 @@ from supervisor_tasks.indexer.new_blocks import NewBlocks
 from supervisor_tasks.instruments import chain_not_read_yet
 from supervisor_tasks.jobs.batch import Batch
 from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES
-from supervisor_tasks.jobs.claim import anything_to_claim
+from supervisor_tasks.jobs.claim import look_at_queues
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.database import open_engine
@@ -125,7 +125,7 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
         new_blocks = NewBlocks(
             context,
             settings.chain_poll_s,
-            anything_to_claim,
+            look_at_queues,
             dispatcher.dispatch,
             settings.ws_url,
         )

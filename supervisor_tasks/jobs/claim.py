@@ -51,8 +51,32 @@ CALLS: Mapping[str, Function] = {
 MORE_GAS = 20_000
 
 
-def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimLook:
-    """Whether the contract has anything for us, and whether it may be claimed now.
+@dataclass(frozen=True, slots=True)
+class _ClaimAllowance:
+    """How many jobs may be claimed now; or why none may, though some wait."""
+
+    jobs: int = 0
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Queues:
+    """How many claims of each purpose the contract would accept, and how many jobs may
+    be claimed now.
+    """
+
+    numbers: Mapping[str, int]
+    allowance: _ClaimAllowance
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """How many claims of each purpose may be written."""
+        jobs = min(self.numbers[Purpose.CLAIM], self.allowance.jobs)
+        return {**self.numbers, Purpose.CLAIM: jobs}
+
+
+def look_at_queues(context: WorkerContext, head: int | None = None) -> ClaimLook:
+    """See whether the contract has anything for us, and whether it may be claimed now.
     Stores our permissions, how many jobs wait to be claimed, and the chain's head if it
     is known. Raises an alarm when the chain or the wallet has a problem, or when there
     is no room.
@@ -71,15 +95,10 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> ClaimL
         record_run(context.ledger, "claim", lambda: readings),
         chain_watched(context),
     ):
-        demand = context.chain.contract.demand()
-        readings[CLAIMABLE] = demand.claimable
-        alarms = _look_at_wallet(context, demand)
-        _record_registration(context, demand.permission)
-        numbers = _numbers(demand)
-        _end_rejections(context.ledger, numbers)
-        allowance = _allowance(context, demand, alarms)
-    wanted = numbers | {Purpose.CLAIM: allowance.jobs}
-    return ClaimLook(any(numbers.values()), any(wanted.values()), allowance.why_not)
+        queues = _read_queues(context)
+        readings[CLAIMABLE] = queues.numbers[Purpose.CLAIM]
+    wanted, why_not = queues.wanted, queues.allowance.why_not
+    return ClaimLook(any(queues.numbers.values()), any(wanted.values()), why_not)
 
 
 def _look_at_wallet(context: WorkerContext, demand: Demand) -> set[str]:
@@ -91,13 +110,23 @@ def _look_at_wallet(context: WorkerContext, demand: Demand) -> set[str]:
     return {alarm.name for alarm in context.ledger.alarms.all()}
 
 
-def _numbers(demand: Demand) -> dict[str, int]:
-    """How many claims of each purpose the contract would accept."""
-    return {
+def _read_queues(context: WorkerContext) -> _Queues:
+    """Read the queues and our permission, and update the alarms that follow. Clears the
+    rejected estimates of purposes without anything to claim: no estimate is made, so
+    none is rejected.
+    """
+    demand = context.chain.contract.demand()
+    alarms = _look_at_wallet(context, demand)
+    _record_registration(context, demand.permission)
+    numbers: dict[str, int] = {
         Purpose.CLAIM: demand.claimable,
         Purpose.CLAIM_CANCELLING: demand.cancelling,
         Purpose.CLAIM_TOP_UP: demand.topped_up,
     }
+    for purpose, number in numbers.items():
+        if not number:
+            claim_backoff.record_estimate_ok(context.ledger, purpose)
+    return _Queues(numbers, _allowance(context, demand, alarms))
 
 
 @exclusive("claim")
@@ -116,16 +145,10 @@ def claim(context: WorkerContext) -> bool:
     """
     chain = context.chain
     with reading_once(), chain_watched(context):
-        demand = chain.contract.demand()
-        alarms = _look_at_wallet(context, demand)
-        _record_registration(context, demand.permission)
-        wanted = _numbers(demand)
-        allowance = _allowance(context, demand, alarms)
-        wanted[Purpose.CLAIM] = min(demand.claimable, allowance.jobs)
-        if allowance.why_not:
-            log.info("not_claiming", because=allowance.why_not)
-        _end_rejections(context.ledger, wanted)
-        asked = {purpose: number for purpose, number in wanted.items() if number}
+        queues = _read_queues(context)
+        if queues.allowance.why_not:
+            log.info("not_claiming", because=queues.allowance.why_not)
+        asked = {purpose: number for purpose, number in queues.wanted.items() if number}
         allowed = {
             purpose: claim_backoff.allowed_in_flight(
                 context.ledger, purpose, min(number, chain.claim_batch)
@@ -151,15 +174,6 @@ def _record_registration(context: WorkerContext, permission: ClaimPermission) ->
     )
     if is_news and context.offer_config is not None:
         context.dispatch("register")
-
-
-def _end_rejections(ledger: Ledger, wanted: Mapping[str, int]) -> None:
-    """Clear the rejected estimates of purposes without anything to claim: no estimate
-    is made, so none is rejected.
-    """
-    for purpose, number in wanted.items():
-        if not number:
-            claim_backoff.record_estimate_ok(ledger, purpose)
 
 
 def _new_claims(
@@ -202,14 +216,6 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
         Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS)
         for _ in range(number)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _ClaimAllowance:
-    """How many jobs may be claimed now; or why none may, though some wait."""
-
-    jobs: int = 0
-    why_not: str = ""
 
 
 def _allowance(

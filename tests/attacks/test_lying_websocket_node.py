@@ -27,7 +27,7 @@ from supervisor_tasks.chain.subscription import (
     Subscription,
 )
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, NewBlocks
-from supervisor_tasks.jobs.claim import anything_to_claim
+from supervisor_tasks.jobs.claim import look_at_queues
 from tests.support.wallet_harness import ChainHarness, databases, empty, scheduled_jobs
 
 CHAIN_ID = 7
@@ -256,7 +256,7 @@ def test_new_blocks__flood_of_blocks__dispatches_a_task_ten_times_a_second_at_mo
             watch = NewBlocks(
                 harness.site,
                 PAUSE_S,
-                anything_to_claim,
+                look_at_queues,
                 lambda _: dispatched.append(time.monotonic()),
                 url,
             )

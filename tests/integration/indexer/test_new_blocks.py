@@ -25,7 +25,7 @@ from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, QUIET_S, NewBlocks
-from supervisor_tasks.jobs.claim import anything_to_claim
+from supervisor_tasks.jobs.claim import look_at_queues
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.periodic_run_names import finished_key
 from supervisor_tasks.ledger.status_queries import Overview
@@ -77,7 +77,7 @@ def watching(
     harness: ChainHarness, poll_s: float, url: str | None
 ) -> Iterator[tuple[NewBlocks, Dispatched]]:
     dispatched = Dispatched()
-    new_blocks = NewBlocks(harness.site, poll_s, anything_to_claim, dispatched, url)
+    new_blocks = NewBlocks(harness.site, poll_s, look_at_queues, dispatched, url)
     new_blocks.start()
     try:
         yield new_blocks, dispatched
@@ -126,7 +126,7 @@ def test_poll__claims_are_paused_while_a_job_waits__dispatches_nothing(
     harness: ChainHarness, chain: Chain, provider: Account, logged: Entries
 ) -> None:
     dispatched = Dispatched()
-    new_blocks = NewBlocks(harness.site, 0.0, anything_to_claim, dispatched)
+    new_blocks = NewBlocks(harness.site, 0.0, look_at_queues, dispatched)
     scheduled_jobs(chain, provider, 1)
     harness.site.ledger.switches.set(Switch.CLAIMING_PAUSED)
     for _ in range(3):
@@ -166,14 +166,14 @@ def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
 def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(
     harness: ChainHarness, empty_database: Engine
 ) -> None:
-    anything_to_claim(harness.site)  # records its runs, and what the contract permits
+    look_at_queues(harness.site)  # records its runs, and what the contract permits
     statements = list[str]()
     event.listen(
         empty_database,
         "before_cursor_execute",
         lambda *about: statements.append(about[2]),
     )
-    assert not anything_to_claim(harness.site).waiting
+    assert not look_at_queues(harness.site).waiting
     # a run a second
     asked = [
         statement for statement in statements if "INTO periodic_runs" not in statement
@@ -181,12 +181,12 @@ def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(
     assert len(asked) == 3, asked  # for the alarms, what is open, the facts
 
 
-def test_anything_to_claim__alarm_of_a_retired_contract__is_off_at_the_next_look(
+def test_look_at_queues__alarm_of_a_retired_contract__is_off_at_the_next_look(
     harness: ChainHarness,
 ) -> None:
-    anything_to_claim(harness.site)
+    look_at_queues(harness.site)
     harness.site.ledger.alarms.on(AlarmName.CONTRACT_RETIRED)
-    anything_to_claim(harness.site)
+    look_at_queues(harness.site)
     assert harness.site.ledger.alarms.all() == []
 
 
@@ -251,7 +251,7 @@ def test_look_at_logs__of_our_own_transaction__leaves_it_to_the_receipt(
     harness: ChainHarness, chain: Chain, provider: Account
 ) -> None:
     dispatched = Dispatched()
-    new_blocks = NewBlocks(harness.site, NEVER_S, anything_to_claim, dispatched)
+    new_blocks = NewBlocks(harness.site, NEVER_S, look_at_queues, dispatched)
     scheduled_jobs(chain, provider, 2)
     harness.writer.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
     wait_for_receipts(harness)

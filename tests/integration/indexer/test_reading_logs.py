@@ -26,7 +26,7 @@ from supervisor_tasks.connections.bounded_http import MAX_BYTES
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.indexer.new_blocks import MAX_CUSTOMER_BLOCKS, NewBlocks
 from supervisor_tasks.indexer.scan import scan
-from supervisor_tasks.jobs.claim import anything_to_claim
+from supervisor_tasks.jobs.claim import look_at_queues
 from supervisor_tasks.jobs.model import Address, EffectKind, State
 from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
@@ -227,7 +227,7 @@ def test_find_new_customers__node_rejects_the_question__next_one_is_short(
     node.most = 2
     site = site_of(node, chain, provider, empty_database)
     site = replace(site, directory=directory_that_is_away())
-    new_blocks = NewBlocks(site, 1.0, anything_to_claim, lambda _: None)
+    new_blocks = NewBlocks(site, 1.0, look_at_queues, lambda _: None)
     new_blocks.poll()
     chain.mine(3)
     with pytest.raises(RpcUnavailableError):
@@ -243,7 +243,7 @@ def test_find_new_customers__many_blocks_were_missed__accounts_reads_them(
     dispatched = list[str]()
     site = site_of(node, chain, provider, empty_database)
     site = replace(site, directory=directory_that_is_away())
-    new_blocks = NewBlocks(site, 1.0, anything_to_claim, dispatched.append)
+    new_blocks = NewBlocks(site, 1.0, look_at_queues, dispatched.append)
     new_blocks.poll()
     dispatched.clear()
     chain.mine(MAX_CUSTOMER_BLOCKS + 1)
@@ -263,7 +263,7 @@ def test_find_new_customers__worker_starts__accounts_reads_what_it_missed(
     (job_id,) = scheduled_jobs(chain, provider, 1)
     chain.mine(3)
     dispatched = list[str]()
-    NewBlocks(site, 1.0, anything_to_claim, dispatched.append).poll()
+    NewBlocks(site, 1.0, look_at_queues, dispatched.append).poll()
     assert "accounts" in dispatched
     make_accounts(site)
     assert CUSTOMERS[job_id].address.lower() in accounts_wanted(empty_database)

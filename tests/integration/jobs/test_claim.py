@@ -218,6 +218,10 @@ def test_claim__refused_at_the_estimate__the_operator_is_called_a_minute_later(
         )
         assert alarm.details["estimated"] is True
         assert "revert" in alarm.details["error"]
+        harness.site.ledger.switches.set(Switch.CLAIMING_PAUSED, "to read the error")
+        claim(harness.site)
+        assert harness.alarms() == {AlarmName.CLAIMS_REVERTING}, "a pause mends nothing"
+        harness.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
         if ends_by == "an empty queue":
             chain.customers.cancel_job(CUSTOMERS[waiting], waiting)
             claim(harness.site)
