@@ -28,6 +28,7 @@ from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import DATABASE_ERRORS, read_connection
 from supervisor_tasks.ledger.lock_names import LEASING_EFFECTS
 from supervisor_tasks.ledger.stored_text import sanitize_and_truncate, sanitize_optional
+from supervisor_tasks.ledger.switch_names import PAUSED_ERROR
 from supervisor_tasks.ledger.worker_sessions import WorkerSession
 
 log = structlog.get_logger()
@@ -379,6 +380,7 @@ class Effects:
             "cluster": self._cluster,
             "overdue_s": OVERDUE_AFTER_S,
             "overdue_tries": OVERDUE_AFTER_TRIES,
+            "paused": PAUSED_ERROR,
         }
         with read_connection(self._engine) as connection:
             return EffectAlarmSummary(

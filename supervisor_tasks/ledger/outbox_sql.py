@@ -324,7 +324,8 @@ PARK = _returning(
 )
 
 # How many effects are parked; and how many are overdue, that is, fail for long and are
-# still tried, with their figures.
+# still tried, with their figures. One that waits for the end of a pause is not overdue:
+# the operator, or the alarm that goes with a sweep's pause, knows of it.
 ALARM_SUMMARY = text(
     """
     SELECT count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
@@ -334,7 +335,8 @@ ALARM_SUMMARY = text(
         (array_agg(last_error ORDER BY failing_since) FILTER (WHERE overdue))[1] AS last_error
     FROM (
         SELECT *, parked_at IS NULL AND (attempts > :overdue_tries
-            OR failing_since < now() - :overdue_s * interval '1 second') AS overdue
+            OR failing_since < now() - :overdue_s * interval '1 second')
+            AND left(COALESCE(last_error, ''), length(:paused)) <> :paused AS overdue
         FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL
     ) AS failing
     """

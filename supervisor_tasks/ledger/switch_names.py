@@ -16,6 +16,8 @@ class Switch(StrEnum):
     """No old row is deleted, such as during an audit."""
 
 
+# the error of an effect that waits for the end of a pause begins like this
+PAUSED_ERROR = "submissions are paused ("
 # the reason of a pause that a sweep has set begins like this
 STATE_LOST = "SLURM does not know"
 

@@ -18,7 +18,7 @@ from supervisor_tasks.ledger.facts import (
     SlurmStart,
 )
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.ledger.switch_names import Switch, is_pause_of_sweep
+from supervisor_tasks.ledger.switch_names import PAUSED_ERROR, Switch, is_pause_of_sweep
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.interface import Controller
 
@@ -140,4 +140,4 @@ def require_not_paused(ledger: Ledger) -> None:
         advice = "see `supervisor alarm list`, then `supervisor cluster accept`"
     else:
         advice = "`supervisor submissions resume` ends the pause"
-    raise SubmissionsPausedError(f"submissions are paused ({reason}): {advice}")
+    raise SubmissionsPausedError(f"{PAUSED_ERROR}{reason}): {advice}")

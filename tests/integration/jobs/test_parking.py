@@ -44,6 +44,11 @@ from supervisor_tasks.ledger.outbox import (
     PARKED_AFTER,
     OpenEffect,
 )
+from supervisor_tasks.ledger.switch_names import Switch
+from supervisor_tasks.slurm_lookup.cluster_check import (
+    SubmissionsPausedError,
+    require_not_paused,
+)
 from tests.support.effect_batches import carry_out, carry_out_leased, lease
 from tests.support.ledger import bring_to_queued, job_id
 
@@ -408,6 +413,24 @@ def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
         )
     update_effect_alarms(ledger)
     assert alarms(ledger)[AlarmName.EFFECT_OVERDUE]["for_s"] >= 360
+
+
+def test_update_effect_alarms__submissions_are_paused__is_not_overdue(
+    ledger: Ledger, engine: Engine
+) -> None:
+    queued_and_due(ledger, engine, 1)
+    ledger.switches.set(Switch.SUBMISSIONS_PAUSED, "maintenance")
+    with pytest.raises(SubmissionsPausedError) as paused:
+        require_not_paused(ledger)
+    effects = ledger.effects.lease([EffectKind.POLL_SLURM])
+    ledger.effects.postpone(effects, 1.0, str(paused.value))
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE effects SET failing_since = now() - interval '6 min'")
+        )
+    update_effect_alarms(ledger)
+    assert alarms(ledger) == {}
+    assert "supervisor submissions resume" in str(paused.value)
 
 
 def test_postpone__without_an_error__counts_as_no_failure(
