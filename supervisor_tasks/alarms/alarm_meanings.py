@@ -156,6 +156,10 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "SLURM does not know jobs that it should have: too many at once, or without a trace of their end.",
         "Check slurmctld's state and the spool; if the jobs are lost, `supervisor job mark-lost`.",
     ),
+    AlarmName.SWEEP_OVERDUE: Meaning(
+        "No sweep has ended for an hour, or for three of its intervals. What every other part has missed is not found.",
+        "Read the logs of the slurm queue's workers: each sweep fails, or one hangs. `supervisor sweep run` tries one.",
+    ),
     AlarmName.RECONCILIATION_SOURCE_UNREACHABLE: Meaning(
         "Sweeps have not seen the contract or SLURM for an hour, so they find no differences there.",
         "Read the errors that the alarm shows; `supervisor sweep run` looks again.",

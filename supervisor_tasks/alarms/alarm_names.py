@@ -49,6 +49,7 @@ class AlarmName(StrEnum):
     JOBS_NOT_STARTED = "jobs_not_started"
     SIZES_NOT_COMPARED = "sizes_not_compared"  # the sizes of jobs with the paid sizes
     SWEEP_CONTRADICTION = "sweep_contradiction"
+    SWEEP_OVERDUE = "sweep_overdue"  # although beat and a worker for it are there
     RECONCILIATION_SOURCE_UNREACHABLE = "reconciliation_source_unreachable"
     FOREIGN_CUSTOMER_JOBS = "foreign_customer_jobs"
     # slurmctld does not run job_submit.lua

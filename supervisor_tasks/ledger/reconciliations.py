@@ -70,6 +70,12 @@ _STALE = text(
             AND created_at < now() - :stale_s * interval '1 second') AS transactions
     """
 )
+_LAST_END = text(
+    """
+    SELECT EXTRACT(EPOCH FROM now() - finished_at)::float8 AS age_s, (report ->> 'again_s')::float8 AS planned_s
+    FROM reconciliations WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
+    """
+)
 _DUE = text(f"SELECT {sweep_is_due(':cluster', ':request')}")
 
 
@@ -94,6 +100,16 @@ class Reconciliation:
     finished_at: datetime
     report: dict[str, Any]
     id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LastEnd:
+    """How many seconds ago the last reconciliation ended, by the database's clock, and
+    how many seconds after its beginning it planned the next one.
+    """
+
+    age_s: float
+    planned_s: float
 
 
 def _reconciliation(row: Any) -> Reconciliation:
@@ -203,6 +219,12 @@ class Reconciliations:
         )
         with read_connection(self._engine) as connection:
             return list(map(_reconciliation, connection.execute(query)))
+
+    def last_end(self) -> LastEnd | None:
+        """The end of the last reconciliation; None before the first one."""
+        with read_connection(self._engine) as connection:
+            row = connection.execute(_LAST_END, {"cluster": self._cluster}).first()
+        return None if row is None else LastEnd(row.age_s, row.planned_s)
 
     def numbered(self, number: int) -> list[Reconciliation]:
         """The reconciliation of this number; an empty list if there is none."""
