@@ -41,12 +41,13 @@ from dataclasses import dataclass, field
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
 from supervisor_tasks.jobs.effect_timing import KILL_GRACE_S, SUBMIT_TIMEOUT_S
+from supervisor_tasks.slurm.client_variables import OF_SBATCH, without_variables
 from supervisor_tasks.slurm.parsers import CommandAnswer
 
 ANSWERED_AFTER_S = 15.0  # the worker stops waiting for the answer after this time
 NOT_RUN = (126, 127)  # a shell's status for a command that it cannot run
 # the user's own variable; sbatch reads no options from it
-TO_REACH_SLURM = ("SLURM_JWT",)
+OF_THE_CUSTOMER = ("SLURM_JWT",)
 MAX_DIGITS = 6  # of a command's number, and of a status
 # bytes that one sbatch prints; an id and its warnings have less than 1 kB
 MAX_ANSWER_BYTES = 2**20
@@ -62,13 +63,7 @@ _SITES_FILE = (
     'else echo "SLURM_ENVIRONMENT_FILE: the login node cannot read $4" >&2; exit 127; fi; fi; '
 )
 _OUR_PATH = "guard_path=$PATH; PATH=/usr/bin:/bin; "
-# A word inside a value may look like an option's name. If it is a valid name, the guard
-# unsets it too; if not, `command` keeps the shell from ending.
-_WITHOUT_OPTIONS = (
-    "unset IFS; set -f; for guard_name in $(export -p); do case $guard_name in "
-    f"{'|'.join(f'{name}=*' for name in TO_REACH_SLURM)}) ;; "
-    'SBATCH_*|SLURM_*) command unset -v "${guard_name%%=*}" 2>/dev/null;; esac; done; '
-)
+_WITHOUT_OPTIONS = without_variables("guard_name", OF_SBATCH, OF_THE_CUSTOMER)
 _SECONDS_LEFT = "IFS=. read -r guard_now guard_rest </proc/uptime || exit 127; guard_left=$((guard_over - guard_now)); "
 # One second less than the two clocks show, because the guard reads both in whole
 # seconds.

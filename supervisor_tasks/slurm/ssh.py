@@ -49,6 +49,7 @@ from supervisor_tasks.jobs.effect_timing import (
     KILL_GRACE_S,
     SUBMIT_TIMEOUT_S,
 )
+from supervisor_tasks.slurm.client_variables import WITHOUT_OPTIONS
 from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, parse_clock
 from supervisor_tasks.slurm.login_backoff import NEVER_S, LoginBackoff
 from supervisor_tasks.slurm.parsers import CommandAnswer
@@ -233,12 +234,13 @@ class Ssh:
         timeout_s: float = COMMAND_TIMEOUT_S,
         max_output: int = MAX_OUTPUT_BYTES,
     ) -> CommandAnswer:
-        """Run one command as a user; every word is quoted. Raises SshUnavailableError
-        when the command did not run (retry) and SshCutError when it may have run, or
-        printed more than `max_output` bytes.
+        """Run one command as a user; every word is quoted. The command does not get the
+        user's variables that SLURM's commands read as options. Raises
+        SshUnavailableError when the command did not run (retry) and SshCutError when it
+        may have run, or printed more than `max_output` bytes.
         """
         kept = CommandOutput(max_output)
-        status = self.stream(user, argv, stdin, timeout_s, kept)
+        status = self.stream(user, argv, stdin, timeout_s, kept, WITHOUT_OPTIONS)
         return CommandAnswer(
             status,
             kept.out.decode(errors="replace"),
@@ -252,11 +254,12 @@ class Ssh:
         stdin: bytes,
         timeout_s: float,
         listener: OutputListener,
+        before: str = "",
     ) -> int:
-        """Run one command as a user, and pass its output to `listener` as it comes.
-        Returns the command's status. Raises the errors of `run`, and a retry helps as
-        there. An exception of the listener ends the reading and is passed on; an
-        OSError counts as a cut.
+        """Run one command as a user, and pass its output to `listener` as it comes. A
+        POSIX shell runs the text `before` first. Returns the command's status. Raises
+        the errors of `run`, and a retry helps as there. An exception of the listener
+        ends the reading and is passed on; an OSError counts as a cut.
         """
         with (
             self._using(user) as cached,
@@ -270,7 +273,7 @@ class Ssh:
                 ):
                     status = run_command(
                         channel,
-                        command_line(argv, len(stdin)),
+                        command_line(argv, len(stdin), before),
                         stdin,
                         timeout_s,
                         listener,

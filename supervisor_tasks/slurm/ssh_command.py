@@ -25,6 +25,7 @@ CHUNK_BYTES = 2**18
 # Gives a command so many bytes, and reads the rest: the channel stays open until all
 # bytes have arrived.
 _FED = 'n=$1; shift; command -p head -c "$n" | { "$@"; s=$?; command -p cat >/dev/null; exit "$s"; }'
+_EXEC = 'exec "$@"'
 
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 
@@ -93,15 +94,18 @@ def close_after(channel: paramiko.Channel, after_s: float) -> Iterator[None]:
         timer.cancel()
 
 
-def command_line(argv: Sequence[str], stdin_bytes: int) -> str:
+def command_line(argv: Sequence[str], stdin_bytes: int, before: str = "") -> str:
     """Return the command, with the end of its input built in. We must not send the end,
     or more data, when the other end has just closed the channel. It would refer to a
     channel that no longer exists, and sshd then ends the whole connection with all its
-    commands.
+    commands. A POSIX shell runs the text `before` first.
     """
-    if not stdin_bytes:
-        return f"{shlex.join(argv)} </dev/null"
-    return shlex.join(["/bin/sh", "-c", _FED, "fed", str(stdin_bytes), *argv])
+    if stdin_bytes:
+        script = f"{before}{_FED}"
+        return shlex.join(["/bin/sh", "-c", script, "fed", str(stdin_bytes), *argv])
+    if before:
+        argv = ["/bin/sh", "-c", f"{before}{_EXEC}", "exec", *argv]
+    return f"{shlex.join(argv)} </dev/null"
 
 
 def run_command(

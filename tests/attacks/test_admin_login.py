@@ -86,7 +86,9 @@ def program_of(command: str) -> str:
     ):
         words = words[1:]
     if words[:2] == ["/bin/sh", "-c"]:
-        return program_of(shlex.join(words[5:])) if words[3] == "fed" else words[3]
+        # in front of the command: the shell, its text and the text's `$0`
+        before = {"fed": 5, "exec": 4}.get(words[3])
+        return words[3] if before is None else program_of(shlex.join(words[before:]))
     name = Path(words[0]).name
     return (
         f"{name} {next(word for word in words[1:] if not word.startswith('-'))}"
