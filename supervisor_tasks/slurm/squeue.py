@@ -9,6 +9,7 @@ tests/data/slurm/squeue-listing-slurm-22.05.8.txt.
 """
 
 import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from supervisor_tasks.slurm.parsers import (
     SlurmUnavailableError,
     elapsed_s,
     error_of_question,
+    is_missing_answer,
     is_unknown_job,
     limit_min,
     split_records,
@@ -64,6 +66,14 @@ _WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_
 _NOBODY = "nobody"
 UNREADABLE = "INVALID"  # a time that ends before it begins
 _SHOWN = 200  # characters of an unreadable record, in the error
+# What squeue's library prints about itself and about slurmctld; start-up files print
+# other lines. An unknown word of squeue's counts as an error.
+_OF_SQUEUE = re.compile(r"\b(?:error|fatal|invalid|squeue|slurm_\w+)\b", re.IGNORECASE)
+# about slurm.conf: squeue asks all the same (texts of 22.05 to 24.11)
+_ABOUT_SLURM_CONF = re.compile(
+    r"squeue: (?:error|warning): "
+    r"(?:[^:]*\b(?:defunct|obsolete)\b[^:]*|Ignoring \w+ since SlurmctldHost is set\.)"
+)
 
 
 def resolved(user: str) -> str:
@@ -164,7 +174,7 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
     if not answer.stdout.strip():
         if has_failed and is_unknown_job(error_text):
             return {}
-        has_failed = has_failed or error_text != ""
+        has_failed = has_failed or means_no_answer(error_text)
     if has_failed:
         raise error_of_question(error_text)(
             f"squeue ended with status {answer.status}: {error_text[:_SHOWN]!r}"
@@ -179,6 +189,19 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
         row = _listed(record)
         rows[row.slurm_id] = row
     return rows
+
+
+def means_no_answer(error_text: str) -> bool:
+    """Whether standard error, of a squeue that ended with status 0 and listed no job,
+    means that it could not ask. An empty list that is believed then would let a job be
+    submitted twice. So each line of squeue's own counts, but not a remark on slurm.conf.
+    """
+    for line in error_text.splitlines():
+        if _ABOUT_SLURM_CONF.fullmatch(line.strip()):
+            continue
+        if _OF_SQUEUE.search(line) or is_missing_answer(line.lower()):
+            return True
+    return False
 
 
 @lru_cache(KEPT_SIZES)

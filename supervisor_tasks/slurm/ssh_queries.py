@@ -4,6 +4,7 @@ otherwise.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import structlog
 
@@ -47,6 +48,8 @@ log = structlog.get_logger()
 
 # in one command, so that a slow slurmctld answers within COMMAND_TIMEOUT_S
 SCRIPTS_A_LOOK = 100
+REMARKS_KEPT = 64  # texts on squeue's standard error that were logged
+_SHOWN = 200  # characters of such a text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +72,12 @@ class SshJobQueries:
 
     def _list(self, squeue: Sequence[str]) -> dict[SlurmId, SqueueRow]:
         delimiter = new_delimiter()
-        return listed_jobs(
-            self.login_node.ask(squeue, squeue_format(delimiter)), delimiter
-        )
+        answer = self.login_node.ask(squeue, squeue_format(delimiter))
+        rows = listed_jobs(answer, delimiter)
+        remark = answer.stderr.strip()
+        if remark and not rows:
+            _log_remark(remark[:_SHOWN])
+        return rows
 
     def look(
         self,
@@ -203,6 +209,12 @@ class SshJobQueries:
             self.login_node.ask(drained_command(self.login_node.paths.scontrol, nodes))
         )
         return not_started(ended, drained)
+
+
+@lru_cache(REMARKS_KEPT)
+def _log_remark(text: str) -> None:
+    """Log a text that came with an empty list that counts, once for each text."""
+    log.info("squeue_remark_ignored", text=text)
 
 
 def _unclear(

@@ -46,6 +46,41 @@ RECORD = (
     *("0", "*", "100M"),
 )
 
+# of start-up files, and of squeue about slurm.conf (22.05 and later)
+REMARKS = (
+    "bash: warning: setlocale: LC_ALL: cannot change locale (de_DE.UTF-8)",
+    "stty: 'standard input': Inappropriate ioctl for device",
+    "/etc/profile.d/modules.sh: line 3: module: command not found",
+    'squeue: error: The option "SchedulerAuth" is defunct, see man slurm.conf.',
+    'squeue: error: The option "X" is defunct, please remove it from slurm.conf.',
+    "squeue: error: Ignoring obsolete FastSchedule=1 option. Please remove from your configuration.",
+    "squeue: error: Ignoring ControlMachine since SlurmctldHost is set.",
+    "squeue: warning: Ignoring obsolete X option. Please remove from your configuration.",
+    "a remark\nbash: warning: another",
+)
+# of a squeue that could not ask, with any status
+NO_ANSWERS = (
+    "squeue: error: Invalid user: nobody",
+    "Invalid user: nobody",
+    "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+    "slurm_load_partitions: Unable to contact slurm controller (connect failure)",
+    "slurm_load_node error: Socket timed out on send/recv operation",
+    "squeue: error: slurm_receive_msg: Zero Bytes were transmitted or received",
+    "squeue: error: If munged is up, restart with --num-threads=10",
+    "squeue: error: Munge encode failed: Failed to access /run/munge/munge.socket.2",
+    "squeue: error: authentication: Invalid credential",
+    "squeue: error: Couldn't find the specified plugin name for auth/munge",
+    "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host",
+    "squeue: fatal: Could not establish a configuration source",
+    "squeue: error: 'here' can't be reached now, or it is an invalid entry for --cluster",
+    "squeue: error: x: the option is obsolete: Connection refused",
+    "squeue: error: _parse_next_key: Parsing error at unrecognized key: CacheGroups",
+    "squeue: fatal: The AccountingStorageLoc option has been removed. It is obsolete.",
+    "squeue: a text of another version",
+    "Unexpected message received",
+    "connect: Connection refused",
+)
+
 
 def recorded() -> str:
     return squeue_sample("squeue-listing")
@@ -98,13 +133,23 @@ def test_listed_jobs__no_user_has_a_job__is_empty() -> None:
     assert listed_jobs(CommandAnswer(0, "", ""), DELIMITER) == {}
 
 
+@pytest.mark.parametrize("remark", REMARKS)
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_listed_jobs__empty_list_and_a_harmless_text__is_empty(
+    remark: str, end: str
+) -> None:
+    assert listed_jobs(CommandAnswer(0, "", remark + end), DELIMITER) == {}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
         CommandAnswer(1, "", "squeue: error: Unable to contact slurm controller"),
         CommandAnswer(1, printed(RECORD), ""),
-        CommandAnswer(0, "", "squeue: error: Invalid user: nobody"),
         CommandAnswer(127, "", "sh: 1: squeue: not found"),
+        *(CommandAnswer(0, "", text) for text in NO_ANSWERS),
+        *(CommandAnswer(0, "", f"{REMARKS[0]}\n{text}\n") for text in NO_ANSWERS),
+        *(CommandAnswer(1, "", text) for text in REMARKS),
     ],
 )
 def test_listed_jobs__could_not_ask__is_not_an_empty_list(
