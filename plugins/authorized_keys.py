@@ -7,8 +7,11 @@ prints nothing and does not ask the supervisor, unless --allow names them.
 
 sshd waits for this program at each login, so it uses only the standard library, and the
 small part of HTTP/2 that one gRPC call needs. The operator copies this one file to a
-login node, so it repeats the code of `proof.py` for `--key`.
+login node, so it repeats the code of `proof.py` for `--key`. It runs with Python 3.8 and
+later: login nodes have older ones than the supervisor.
 """
+
+from __future__ import annotations
 
 import argparse
 import hashlib
@@ -72,7 +75,7 @@ class Http2Connection:
             *metadata,
         ]
         block = b"".join(_header(name, value) for name, value in headers)
-        body = b"\0" + len(message).to_bytes(4) + message
+        body = b"\0" + len(message).to_bytes(4, "big") + message
         settings = _frame(_SETTINGS, 0, 0, b"")
         request = _frame(_HEADERS, _END_HEADERS, _STREAM, block) + _frame(
             _DATA, _END_STREAM, _STREAM, body
@@ -110,7 +113,7 @@ class Http2Connection:
     def _next_frame(self) -> tuple[int, int, int, bytes]:
         """Read a frame: its kind, flags, stream and payload."""
         head = self._read(9)
-        length = int.from_bytes(head[:3])
+        length = int.from_bytes(head[:3], "big")
         if length > _LARGEST_FRAME:
             raise CallError(
                 "the server that answers is no gRPC server; expected the supervisor: check the address"
@@ -118,7 +121,7 @@ class Http2Connection:
         return (
             head[3],
             head[4],
-            int.from_bytes(head[5:9]) & 0x7FFFFFFF,
+            int.from_bytes(head[5:9], "big") & 0x7FFFFFFF,
             self._read(length),
         )
 
@@ -138,13 +141,16 @@ class Http2Connection:
 def _without_padding(payload: bytes, flags: int) -> bytes:
     if not flags & _PADDED:
         return payload
-    padding = int.from_bytes(payload[:1])
+    padding = int.from_bytes(payload[:1], "big")
     return payload[1 : len(payload) - padding]
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return (
-        len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+        len(payload).to_bytes(3, "big")
+        + bytes((kind, flags))
+        + stream.to_bytes(4, "big")
+        + payload
     )
 
 
@@ -180,7 +186,7 @@ def _message(data: bytes) -> bytes:
             "the supervisor refuses the call: see the log of its gRPC process"
         )
     head, message = data[:5], data[5:]
-    if head != b"\0" + len(message).to_bytes(4):
+    if head != b"\0" + len(message).to_bytes(4, "big"):
         raise CallError(
             "the supervisor's answer is not one uncompressed message; expected its gRPC process: check the address"
         )

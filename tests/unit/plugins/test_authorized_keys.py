@@ -3,6 +3,7 @@ an error; with any bytes.
 """
 
 import argparse
+import ast
 import socket
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plugins import proof
+from plugins import authorized_keys, proof
 from plugins.authorized_keys import (
     MAX_BYTES,
     METHOD,
@@ -253,3 +254,21 @@ def test_options__plain_text_to_another_machine__names_the_option_that_allows_it
     shown = capsys.readouterr().err
     assert f"found {host!r}" in shown
     assert "--plain-text-beyond-loopback" in shown
+
+
+def test_source__python_of_a_login_node__can_read_and_call_it() -> None:
+    """RHEL 9 has Python 3.9, Ubuntu 20.04 has 3.8: annotations are texts there, and a
+    number's bytes need an order.
+    """
+    tree = ast.parse(Path(authorized_keys.__file__).read_text(), feature_version=(3, 8))
+    future = next(node for node in tree.body if isinstance(node, ast.ImportFrom))
+    assert (future.module, future.names[0].name) == ("__future__", "annotations")
+    orders = list[list[str]]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            # which Python 3.8 does not have
+            assert node.func.attr not in ("removeprefix", "removesuffix")
+            if node.func.attr in ("to_bytes", "from_bytes"):
+                orders.append([ast.unparse(node.args[-1]), str(len(node.args))])
+    assert orders
+    assert all(order == ["'big'", "2"] for order in orders)
