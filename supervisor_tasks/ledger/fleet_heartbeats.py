@@ -11,13 +11,13 @@ from supervisor_tasks.connections.postgres_url import for_libpq
 CONNECT_TIMEOUT_S = 5
 _PERIODIC_RUNS = "SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 FROM periodic_runs WHERE cluster = %s"
 # A customer with many jobs has two groups of them under way: the others wait although a
-# worker takes effects of that kind. Then no kind with a lease counts.
+# worker takes effects of that kind. So a kind with a lease in force does not count.
 _UNTAKEN = """
     SELECT COALESCE(max(EXTRACT(EPOCH FROM now() - due_at)), 0)::float8 FROM effects
     WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()
         AND kind NOT IN (
             SELECT kind FROM effects
-            WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease IS NOT NULL
+            WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease_until > now()
         )"""
 
 # A fleet leaves periodic runs, cursors and an instance tag. `jobs` finds the clusters of a

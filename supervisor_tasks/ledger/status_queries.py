@@ -36,7 +36,8 @@ MAX_ROWS = 1000  # rows of a list
 class EffectCount:
     """The open effects of a kind: due and not begun, waiting for their time, under way
     (`leased`), parked. `failing` counts those that fail and are not parked.
-    `oldest_due_s` is for how long the first one has been due.
+    `oldest_due_s` is for how long the first one has been due; `untaken_s` is the same,
+    and 0 while a worker has a lease in force of one of that kind.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class EffectCount:
     parked: int
     failing: int
     oldest_due_s: float
+    untaken_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +459,9 @@ _EFFECTS = """
         count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
         count(*) FILTER (WHERE parked_at IS NULL AND failing_since IS NOT NULL) AS failing,
         COALESCE(max(EXTRACT(EPOCH FROM now() - due_at))
-            FILTER (WHERE parked_at IS NULL AND lease IS NULL AND due_at <= now()), 0)::float8 AS oldest_due_s
+            FILTER (WHERE parked_at IS NULL AND lease IS NULL AND due_at <= now()), 0)::float8 AS oldest_due_s,
+        CASE WHEN bool_or(lease_until > now()) THEN 0 ELSE COALESCE(max(EXTRACT(EPOCH FROM now() - due_at))
+            FILTER (WHERE parked_at IS NULL AND lease IS NULL AND due_at <= now()), 0) END::float8 AS untaken_s
     FROM effects WHERE cluster = :cluster AND done_at IS NULL GROUP BY kind ORDER BY kind"""
 
 _UNREAD = """

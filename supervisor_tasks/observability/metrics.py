@@ -418,7 +418,7 @@ def untaken_s(effects: list[EffectCount]) -> float:
     """Return for how many seconds an effect has been due of a kind that no worker is
     at.
     """
-    return oldest_due_s([count for count in effects if not count.leased])
+    return max((count.untaken_s for count in effects), default=0.0)
 
 
 def _with_zeros(names: Iterable[str], values: Mapping[str, float]) -> dict[str, float]:

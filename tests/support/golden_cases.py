@@ -652,8 +652,8 @@ def a_summary() -> StatusSummary:
         cluster="geneva",
         jobs={"QUEUED": 2, "RUNNING": 14},
         effects=[
-            EffectCount("report", 1, 0, 0, 0, 1, 75.5),
-            EffectCount("poll_slurm", 0, 14, 2, 0, 0, 0.0),
+            EffectCount("report", 1, 0, 0, 0, 1, 75.5, 75.5),
+            EffectCount("poll_slurm", 0, 14, 2, 0, 0, 0.0, 0.0),
         ],
         unread_callbacks={4: 2},
         oldest_unread_s=0.4,

@@ -57,6 +57,11 @@ def test_health__many_effects_of_a_customer__wait_while_a_worker_takes_them(
     (under_way,) = ledger.effects.lease([EffectKind.FETCH], 1)
     run("health")
     assert "everything periodic comes to an end" in run("status").stdout
+    with ledger.engine.begin() as connection:
+        expired = "UPDATE effects SET lease_until = now() WHERE lease IS NOT NULL"
+        connection.execute(text(expired))
+    assert "no worker takes it" in run("status").stdout, "its worker has died"
+    run("health", status=1)
     ledger.effects.postpone([under_way], 0.0)
     run("health", status=1)
 

@@ -73,7 +73,7 @@ def _snapshot() -> StatusSummary:
     return StatusSummary(
         cluster="main",
         jobs={},
-        effects=[EffectCount("submit", 0, 0, 0, 0, 0, 0.0)],
+        effects=[EffectCount("submit", 0, 0, 0, 0, 0, 0.0, 0.0)],
         unread_callbacks={},
         oldest_unread_s=0.0,
         transactions={},
