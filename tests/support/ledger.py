@@ -172,6 +172,21 @@ def claimed_again(job: Job, block: int) -> Claimed:
     )
 
 
+def let_time_pass(engine: Engine, seconds: float, facts: str = "%") -> None:
+    """As when so much time has passed: for periodic runs, reconciliations, alarms, and
+    for the facts of this pattern.
+    """
+    changes = (
+        "periodic_runs SET succeeded_at = succeeded_at - make_interval(secs => :s)",
+        "reconciliations SET finished_at = finished_at - make_interval(secs => :s)",
+        "alarms SET seen_at = seen_at - make_interval(secs => :s)",
+        "facts SET since = since - make_interval(secs => :s) WHERE name LIKE :facts",
+    )
+    with engine.begin() as connection:
+        for change in changes:
+            connection.execute(text(f"UPDATE {change}"), {"s": seconds, "facts": facts})
+
+
 def bring_to_queued(ledger: Ledger, number: int) -> JobId:
     """Record the events of a job until SLURM has it, under the id 100 + number."""
     events = (

@@ -5,7 +5,7 @@ they end, and what of another wallet or another time does not count.
 import time
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.model import Account
@@ -15,6 +15,7 @@ from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.monitoring.chain_alarms import FAILURES_APART_S, UNANSWERED_S
+from tests.support.ledger import let_time_pass
 from tests.support.wallet_harness import ChainHarness, registered
 
 COIN = 10**18
@@ -27,17 +28,6 @@ def away(chain: Chain, provider: Account, empty_database: Engine) -> ChainHarnes
     return ChainHarness.of(
         chain, provider, empty_database, Endpoints([url], chain.chain_id)
     )
-
-
-def pass_time(engine: Engine, seconds: float, facts: str = "%") -> None:
-    """As when so much time has passed, for the periodic runs and for these facts."""
-    changes = (
-        "periodic_runs SET succeeded_at = succeeded_at - :s * interval '1 second'",
-        "facts SET since = since - :s * interval '1 second' WHERE name LIKE :facts",
-    )
-    with engine.begin() as connection:
-        for change in changes:
-            connection.execute(text(f"UPDATE {change}"), {"s": seconds, "facts": facts})
 
 
 def fails(harness: ChainHarness) -> set[str]:
@@ -65,9 +55,9 @@ def test_claim__first_look_after_the_fleet_was_down_fails__alarms_a_minute_later
     harness: ChainHarness, away: ChainHarness
 ) -> None:
     claim(harness.site)
-    pass_time(harness.engine, 3600.0)
+    let_time_pass(harness.engine, 3600.0)
     assert fails(away) == set()
-    pass_time(harness.engine, UNANSWERED_S + 1, "condition.chain_not_answering")
+    let_time_pass(harness.engine, UNANSWERED_S + 1, "condition.chain_not_answering")
     assert fails(away) == {AlarmName.CHAIN_NOT_ANSWERING}
     claim(harness.site)
     assert harness.alarms() == set()
@@ -78,9 +68,9 @@ def test_claim__fails_before_and_after_a_stop_of_the_fleet__alarms_a_minute_late
 ) -> None:
     claim(harness.site)
     assert fails(away) == set()
-    pass_time(harness.engine, FAILURES_APART_S + 1)
+    let_time_pass(harness.engine, FAILURES_APART_S + 1)
     assert fails(away) == set()
-    pass_time(harness.engine, UNANSWERED_S + 1, "condition.chain_not_answering")
+    let_time_pass(harness.engine, UNANSWERED_S + 1, "condition.chain_not_answering")
     assert fails(away) == {AlarmName.CHAIN_NOT_ANSWERING}
 
 

@@ -1,7 +1,6 @@
 """The alarm about a sweep that is overdue, on a real Postgres and by its clock."""
 
 import pytest
-from sqlalchemy import text
 
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
@@ -16,6 +15,7 @@ from supervisor_tasks.monitoring.overdue_sweep import (
     LEAST_OVERDUE_S,
     SEEN_FOR_S,
 )
+from tests.support.ledger import let_time_pass
 
 WORKER = finished_key("check_slurm")
 
@@ -24,19 +24,6 @@ def sweep(ledger: Ledger, planned_s: float = 900.0) -> None:
     """As when a sweep has ended now."""
     reconciliations = ledger.reconciliations
     reconciliations.store(reconciliations.begin("test"), {"again_s": planned_s}, {})
-
-
-def pass_time(ledger: Ledger, seconds: float) -> None:
-    """As when so much time has passed, and no process ran."""
-    with ledger.engine.begin() as connection:
-        for change in (
-            "facts SET since = since",
-            "periodic_runs SET succeeded_at = succeeded_at",
-            "reconciliations SET finished_at = finished_at",
-        ):
-            connection.execute(
-                text(f"UPDATE {change} - :s * interval '1 second'"), {"s": seconds}
-            )
 
 
 def check(ledger: Ledger, *alive: str) -> list[str]:
@@ -54,7 +41,7 @@ def check_for(ledger: Ledger, seconds: float, *alive: str) -> list[str]:
     found = check(ledger, *alive)
     passed_s = 0.0
     while passed_s < seconds:
-        pass_time(ledger, 120.0)
+        let_time_pass(ledger.engine, 120.0)
         passed_s += 120.0
         found = check(ledger, *alive)
     return found
@@ -84,9 +71,11 @@ def test_alarm__first_sweep_never_ends__is_on_after_an_hour(ledger: Ledger) -> N
 
 def test_alarm__fleet_was_down_for_a_day__first_sweep_has_time(ledger: Ledger) -> None:
     sweep(ledger)
-    pass_time(ledger, 86400.0)
+    let_time_pass(ledger.engine, 86400.0)
     assert check(ledger, BEAT, WORKER) == []
-    pass_time(ledger, CHECKS_APART_S + 1)  # it stops again, and does not count
+    let_time_pass(
+        ledger.engine, CHECKS_APART_S + 1
+    )  # it stops again, and does not count
     assert check(ledger, BEAT, WORKER) == []
     assert check_for(ledger, SEEN_FOR_S - 180.0, BEAT, WORKER) == []
     assert check_for(ledger, 240.0, BEAT, WORKER) == [AlarmName.SWEEP_OVERDUE]

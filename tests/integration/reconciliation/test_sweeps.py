@@ -48,7 +48,7 @@ from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm_lookup.cluster_check import record_controller_start
-from tests.support.ledger import bring_to_queued, claim, job_id
+from tests.support.ledger import bring_to_queued, claim, job_id, let_time_pass
 
 REPORT = {"again_s": 900.0, "needs_operator": {}}
 
@@ -371,18 +371,6 @@ def heard(ledger: Ledger, *names: str) -> None:
         record_heartbeats(connection.exec_driver_sql, "here", names)
 
 
-def time_passes(ledger: Ledger, seconds: float) -> None:
-    for change in (
-        "periodic_runs SET succeeded_at = succeeded_at",
-        "facts SET since = since",
-    ):
-        execute(
-            ledger,
-            f"UPDATE {change} - make_interval(secs => :seconds)",
-            seconds=seconds,
-        )
-
-
 def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
     return next((alarm for alarm in ledger.alarms.all() if alarm.name == name), None)
 
@@ -391,8 +379,8 @@ def test_heartbeats__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
     for _ in range(3):
         heard(ledger, CALLBACKS)
-        time_passes(
-            ledger, HEARTBEAT_MISSING_AFTER_S / 2
+        let_time_pass(
+            ledger.engine, HEARTBEAT_MISSING_AFTER_S / 2
         )  # and the time that the test itself takes
     heard(ledger, CALLBACKS, REPORTER)
     ages_s = ledger.periodic_runs.ages_s()
@@ -400,7 +388,7 @@ def test_heartbeats__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     assert (
         continuous_uptime_s(ages_s) or 0.0
     ) < HEARTBEAT_MISSING_AFTER_S  # of the reporter
-    time_passes(ledger, HEARTBEAT_MISSING_AFTER_S + 1)
+    let_time_pass(ledger.engine, HEARTBEAT_MISSING_AFTER_S + 1)
     assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
     heard(ledger, CALLBACKS, REPORTER)
     assert (
@@ -412,12 +400,12 @@ def test_heartbeat_alarm__source_is_missing__is_on_until_the_source_is_back(
     ledger: Ledger,
 ) -> None:
     heard(ledger, CALLBACKS, REPORTER)
-    time_passes(ledger, 3600.0)  # all of ours was down
+    let_time_pass(ledger.engine, 3600.0)  # all of ours was down
     heard(ledger, CALLBACKS)
     for _ in range(2):
         update_heartbeat_alarm(ledger)
         assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
-    time_passes(ledger, MISSED_S + 1)
+    let_time_pass(ledger.engine, MISSED_S + 1)
     heard(ledger, CALLBACKS)
     update_heartbeat_alarm(ledger)
     called = alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING)
@@ -427,7 +415,7 @@ def test_heartbeat_alarm__source_is_missing__is_on_until_the_source_is_back(
     heard(ledger, REPORTER)
     update_heartbeat_alarm(ledger)
     assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
-    time_passes(ledger, HEARTBEAT_MISSING_AFTER_S + 1)
+    let_time_pass(ledger.engine, HEARTBEAT_MISSING_AFTER_S + 1)
     heard(ledger, REPORTER)
     update_heartbeat_alarm(ledger)
     # the time in which they are missed restarts
