@@ -21,6 +21,7 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import new_state_folder
 from supervisor_tasks.config.private_files import open_private, write_private
 from supervisor_tasks.config.server_process import ServerProcess
+from tests.support.live_processes import is_alive
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root has rights to lose"
@@ -250,7 +251,7 @@ def test_servers__root_may_not_look_into_others_processes__start_and_end(
     assert first.urls == second.urls != []
     assert [first.end(), second.end()] == ["", ""]
     # not reaped yet
-    assert not postgres.is_running() or postgres.status() == psutil.STATUS_ZOMBIE
+    assert not is_alive(postgres)
     third = User(state, *WITHOUT_PTRACE)
     written, record = identity(victim.pid), state / "postgres" / "server.pid"
     boot = record.read_text().split()[2]

@@ -17,6 +17,7 @@ import pytest
 from devgrid import REPOSITORY
 from devgrid.cleanup import end_and_remove
 from devgrid.processes import Processes, wait_until
+from tests.support.live_processes import is_alive
 from tests.support.marks import in_chaos
 
 GONE_WITHIN_S = 60.0
@@ -76,13 +77,6 @@ def left_of(folder: Path) -> list[str]:
         if process.pid != os.getpid() and any(str(folder) in word for word in words):
             found.append(str(process))
     return found
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Whether a process runs. A zombie does not: process 1 has only not reaped it
-    yet.
-    """
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def state_folders_below(pid: int) -> set[Path]:
@@ -265,7 +259,12 @@ def start_make_test(there: Path, folder_file: Path, before: str = "") -> Path:
     file.write_text(f"test:\n{line.replace('$(BIN)/pytest', str(pytest_there))}\n")
     # The tests that run here are a command of their own: they must be no ancestor.
     argv = ["setsid", "--fork", "make", "--file", str(file), "test", "WORKERS=1"]
-    subprocess.run(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
+    # No grid starts here, so that no ledger needs a copy of the template: made first,
+    # it would also want a python beside this pytest.
+    environment = os.environ | {"DEVGRID_LEDGER_TEMPLATE": str(there / "unused")}
+    subprocess.run(
+        argv, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL, check=True
+    )
     return file
 
 

@@ -26,6 +26,7 @@ from supervisor_tasks.cli.run_fleet import FLEET
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.live_processes import is_alive
 
 PATIENCE_S = 90.0
 GUIDE = (REPOSITORY / "docs" / "how-to" / "migrate-from-go.md").read_text()
@@ -173,18 +174,11 @@ def wait_for_ends(
     """
 
     def left() -> list[psutil.Process]:
-        return [one for one in processes if not has_ended(one)]
+        return [one for one in processes if is_alive(one)]
 
     with suppress(TimeoutError):
         wait_until(lambda: not left(), "the processes to end", patience_s, 0.1)
     return left()
-
-
-def has_ended(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def settles(grid: Grid) -> ChainStatus:
@@ -230,11 +224,7 @@ def test_run_fleet__flags_and_variables__a_job_ends_and_a_killed_worker_starts_a
     children = process.children()
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: fleet.process() is None, "the fleet to end", PATIENCE_S, 0.1)
-    assert [
-        one
-        for one in children
-        if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
-    ] == []
+    assert [child for child in children if is_alive(child)] == []
 
 
 def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(

@@ -26,6 +26,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from tests.support.grid_assertions import slurm_of
+from tests.support.live_processes import is_alive
 from tests.support.shifted_clocks import shifted
 from tests.support.slurmctld_log import unsaved_ends
 
@@ -152,7 +153,7 @@ def _restart(part: str) -> Fault:
         # With clients, Postgres does not end in time and is killed. Its backends end a
         # moment later, and hold the shared memory until then.
         wait_until(
-            lambda: not any(map(_runs, backends)), "Postgres's backends to end", 30.0
+            lambda: not any(map(is_alive, backends)), "Postgres's backends to end", 30.0
         )
         start_again(grid, part)
         return lambda: None
@@ -307,13 +308,6 @@ def kill(grid: Grid, part: str) -> None:
             with suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)
     grid.processes.kill(running)
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def start_again(grid: Grid, part: str) -> None:
