@@ -113,6 +113,11 @@ class PlannedNode(_Frozen):
     gpus: int = Field(0, ge=0)
     mem_mb: int = Field(gt=0)
 
+    @property
+    def kind(self) -> tuple[int, int, int]:
+        """CPUs, GPUs and memory: nodes of one kind are alike."""
+        return self.cpus, self.gpus, self.mem_mb
+
 
 class Images(_Frozen):
     """Container images in Enroot's form (registry#path:tag). The defaults are those of
@@ -148,12 +153,15 @@ class Ucx(_Frozen):
 
 class Plan(_Frozen):
     """One run: its nodes and its options. `nonce` is new for each run; it begins our
-    lines in the output.
+    lines in the output. `unlike_nodes` are nodes of the partition that do not work when
+    the run begins and are of a kind that no planned node is of: they may work again
+    while its jobs wait, and a job must not run there.
     """
 
     mode: Mode
     partition: Word
     nodes: tuple[PlannedNode, ...] = Field(min_length=1)
+    unlike_nodes: tuple[NodeName, ...] = ()
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{16,64}$")]
     time_limit_min: int = Field(24 * 60, gt=0)
     images: Images = Images()

@@ -34,7 +34,7 @@ def chosen(
     """
     if not single_node:
         return tuple(candidates)
-    kinds = [(node.cpus, node.gpus, node.mem_mb) for node in candidates]
+    kinds = [node.kind for node in candidates]
     most_common = max(kinds, key=kinds.count)
     return (candidates[kinds.index(most_common)],)
 
@@ -45,8 +45,7 @@ def nodelist(plan: Plan, nodes: Sequence[PlannedNode]) -> tuple[str, ...]:
     """
     if len(nodes) == len(plan.nodes):
         return ()
-    kinds = {(node.cpus, node.gpus, node.mem_mb) for node in plan.nodes}
-    if len(kinds) == 1:
+    if len({node.kind for node in plan.nodes}) == 1:
         return ()
     return tuple(node.name for node in nodes)
 

@@ -139,9 +139,10 @@ def too_few_nodes(measurement: Measurement, hardware: PartitionHardware) -> str:
     wanted = int(sbatch_option(measurement, "nodes") or 1)
     nodelist = sbatch_option(measurement, "nodelist")
     named = nodelist.split(",")
+    excluded = sbatch_option(measurement, "exclude").split(",")
     working = 0
     for node in hardware.in_order:
-        can_be_used = not nodelist or node.name in named
+        can_be_used = node.name not in excluded and (not nodelist or node.name in named)
         if can_be_used and node.works:
             working += 1
     if working + hardware.hidden_nodes >= wanted:

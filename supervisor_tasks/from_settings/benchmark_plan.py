@@ -5,21 +5,22 @@ import shlex
 
 from benchmarks.plan import VOLUMES, Images, Launcher, Mode, Plan, PlannedNode, Ucx
 from supervisor_tasks.config.settings import Settings
-from supervisor_tasks.slurm.hardware import PartitionHardware
+from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
 
 
 def plan_of(settings: Settings, hardware: PartitionHardware, nonce: str) -> Plan:
     """Return the plan. Raises ValueError for settings that do not fit, such as UCX
     devices for another number of nodes.
     """
+    nodes = tuple(map(_planned, hardware.nodes))
+    kinds = {node.kind for node in nodes}
+    excluded_nodes = map(_planned, hardware.excluded_nodes)
     return Plan(
         mode=Mode(settings.benchmark_mode),
         partition=settings.slurm_partition,
-        nodes=tuple(
-            PlannedNode(
-                name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb
-            )
-            for node in hardware.nodes
+        nodes=nodes,
+        unlike_nodes=tuple(
+            node.name for node in excluded_nodes if node.kind not in kinds
         ),
         nonce=nonce,
         time_limit_min=_time_limit_min(settings, hardware),
@@ -47,6 +48,12 @@ def plan_of(settings: Settings, hardware: PartitionHardware, nonce: str) -> Plan
         mpi=settings.benchmark_srun_mpi,
         nvidia_smi=settings.nvidia_smi_path,
         iperf3_server=settings.benchmark_iperf3_server,
+    )
+
+
+def _planned(node: SlurmNode) -> PlannedNode:
+    return PlannedNode(
+        name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb
     )
 
 

@@ -195,10 +195,12 @@ def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
     return found or {name: {"state": "", "slurm_state": ""} for name in BODIES}
 
 
-def in_slurm(submission_env: SubmissionEnv, name: str) -> list[str]:
-    """The states of all SLURM jobs of that name, with ended ones."""
+def in_slurm(submission_env: SubmissionEnv, name: str, field: str = "%T") -> list[str]:
+    """A field of squeue, the state or another, of all SLURM jobs of that name, with
+    ended ones.
+    """
     return submission_env.slurm.run(
-        "squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T"
+        "squeue", "--noheader", "--states=all", f"--name={name}", f"--format={field}"
     ).stdout.split()
 
 

@@ -256,6 +256,29 @@ def test_run__partition_without_a_working_node__waits_for_one(
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
+def test_run__unlike_node_works_again_meanwhile__its_job_runs_on_a_planned_one(
+    submission_env: SubmissionEnv,
+) -> None:
+    alike = a_site(submission_env, "good")
+
+    def plan_of(hardware: PartitionHardware, nonce: str) -> Plan:
+        plan = alike.benchmarking.plan_of(hardware, nonce)
+        return plan.model_copy(update={"unlike_nodes": ("node1",)})
+
+    services = replace(alike.benchmarking, plan_of=plan_of)
+    site = replace(alike, benchmark_services=services)
+    site.ledger.benchmarks.ask("a test")
+    submission_env.slurm.run(
+        "scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test"
+    )
+    try:  # node1 is free
+        job = until_stage(site, "good", "SUBMITTED", slurm_state="PENDING")
+    finally:
+        submission_env.slurm.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+    assert until_done(site)["state"] == "DONE"
+    assert in_slurm(submission_env, job["job_name"], "%N") == ["node2"]
+
+
 def test_job__held__has_failed_and_is_cancelled(submission_env: SubmissionEnv) -> None:
     site = a_site(submission_env, "endless")
     site.ledger.benchmarks.ask("a test")

@@ -306,6 +306,16 @@ DOWN = node(4, "DOWN*")
             PartitionHardware((node(1), node(20))),
             "it needs 1 nodes, 0 work",
         ),
+        (
+            ("--nodes=2", "--exclude=node1,node4"),
+            PartitionHardware((node(1), node(2), node(3))),
+            "",
+        ),
+        (
+            ("--nodes=2", "--exclude=node1,node4"),
+            PartitionHardware((node(1), node(2), node(4))),
+            "it needs 2 nodes, 1 work",
+        ),
     ],
 )
 def test_too_few_nodes__fewer_work_than_it_needs__says_how_many_work(

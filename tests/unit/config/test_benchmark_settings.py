@@ -18,6 +18,7 @@ NODE1, NODE2, NODE10 = (
     SlurmNode(name, cpus=8, gpus=0, mem_mb=16_000)
     for name in ("node1", "node2", "node10")
 )
+BIG_NODE = SlurmNode("big1", cpus=8, gpus=0, mem_mb=512_000)
 UCX = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
 
 
@@ -112,6 +113,30 @@ def test_sbatch_flags__come_first__and_none_change_nothing() -> None:
     assert [(job.benchmark, job.options[4:], job.script) for job in given] == [
         (job.benchmark, job.options, job.script) for job in plain
     ]
+
+
+@pytest.mark.parametrize(
+    ("excluded_nodes", "flags", "exclude"),
+    [
+        ((), "", []),
+        ((NODE2,), "", []),
+        ((BIG_NODE,), "", ["--exclude=big1"]),
+        ((BIG_NODE, NODE2), "--account=grid", ["--exclude=big1"]),
+        ((BIG_NODE,), "--exclude=node[7-8]", ["--exclude=node[7-8],big1"]),
+        ((), "--exclude=node[7-8]", ["--exclude=node[7-8]"]),
+    ],
+)
+def test_jobs_of__node_of_another_kind_does_not_work__it_is_left_out_by_name(
+    excluded_nodes: tuple[SlurmNode, ...], flags: str, exclude: list[str]
+) -> None:
+    settings = load(environment={"BENCHMARK_SBATCH_FLAGS": flags})
+    plan = plan_of(settings, PartitionHardware((NODE1,), excluded_nodes), NONCE)
+    jobs = jobs_of(plan, SUITE.values(), settings.benchmark_sbatch_flags)
+    found = [
+        [option for option in job.options if option.startswith("--exclude=")]
+        for job in jobs
+    ]
+    assert found == [exclude] * len(SUITE)
 
 
 def options_of_ours() -> list[str]:
