@@ -64,7 +64,8 @@ _RECORD = dataclass_codec(RegistrationRecord)
 
 def _record_of(stored: str) -> RegistrationRecord:
     record = _RECORD.decode(stored)
-    return replace(record, rejected=tuple(record.rejected))
+    given = tuple((key, text) for key, text in record.given)
+    return replace(record, rejected=tuple(record.rejected), given=given)
 
 
 # the machines that SLURM shows

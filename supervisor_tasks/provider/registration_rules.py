@@ -76,8 +76,16 @@ class OnChainOffers:
     @property
     def digests(self) -> set[str]:
         """The digests of the contract's offers."""
-        offers = filter(None, (self.registered, self.waiting))
-        return {offer.digest for offer in offers}
+        return {offer.digest for offer in self._offers}
+
+    @property
+    def labels(self) -> set[tuple[str, str]]:
+        """The labels of the contract's offers. A key may have two values."""
+        return {label for offer in self._offers for label in offer.labels}
+
+    @property
+    def _offers(self) -> tuple[Offer, ...]:
+        return tuple(filter(None, (self.registered, self.waiting)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,9 @@ class RegistrationRecord:
     by `idempotency_key`, for the `tries`th time, with the `operator` labels.
     `accepted` means that this offer has been in force. `approved` is the digest of the
     offer that was last seen in force; it is empty when that is over. `registry` names
-    the chain, the provider contract and the provider that all this is about.
+    the chain, the provider contract and the provider that all this is about. `given`
+    are the labels that the contract has and the operator has given: an offer that was
+    sent last may never get there, and then those of an earlier offer are still there.
     """
 
     sent: str = ""
@@ -107,6 +117,7 @@ class RegistrationRecord:
     approved: str = ""
     rejected: tuple[str, ...] = ()
     registry: str = ""
+    given: Labels = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +213,18 @@ class RegistrationInput:
     @property
     def kept_labels(self) -> dict[str, str]:
         """The benchmark labels that the contract has. Labels that the operator gave
-        himself do not count as such.
+        himself do not count as such, unless the same was measured.
         """
         newest = self.on_chain.newest
         if newest is None:
             return {}
-        kept = dict[str, str]()
-        for key, text in dict(newest.labels).items():
-            is_operators = self.record.operator.get(key) == text
-            if BENCHMARK_KEY.fullmatch(key) and not is_operators:
-                kept[key] = text
-        return kept
+        given = {*self.record.given, *self.record.operator.items()}
+        operators = given - self.benchmarks.labels.items()
+        return {
+            key: text
+            for key, text in newest.labels
+            if BENCHMARK_KEY.fullmatch(key) and (key, text) not in operators
+        }
 
     @property
     def machine_labels(self) -> dict[str, str]:
@@ -335,7 +347,18 @@ def updated_record(inputs: RegistrationInput) -> RegistrationRecord:
         accepted=_accepted(record, chain),
         approved=approved,
         rejected=tuple(rejected[-MAX_REJECTED_OFFERS:]),
+        given=_given(inputs),
     )
+
+
+def _given(inputs: RegistrationInput) -> Labels:
+    """The labels of the contract's offers that the operator has given, as far as they
+    are known. He may also have given them to another program, or to a lost ledger: so
+    those that he gives now count, too.
+    """
+    record = inputs.record
+    given = {*record.given, *record.operator.items(), *inputs.operator.items()}
+    return tuple(sorted(given & inputs.on_chain.labels))
 
 
 def _is_replaced(inputs: RegistrationInput) -> bool:

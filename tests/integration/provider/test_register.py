@@ -37,6 +37,7 @@ from supervisor_tasks.open_transactions.receipts import collect_receipts
 from supervisor_tasks.provider.offer import Machine, Prices
 from supervisor_tasks.provider.register import register
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
+from supervisor_tasks.wallet.transaction_writer import WalletEmptyError
 from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied
 from tests.support.wallet_harness import gas_limit, held
@@ -267,6 +268,27 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(
     shown = scenario.supervisor("show")
     for words in ("changing, for", "are allowed", "GPU, credits/min", "label zone"):
         assert words in shown
+
+
+def test_label_changed__wallet_empty__is_registered_after_a_deposit(
+    scenario: RegistrationScenario,
+) -> None:
+    scenario.restart(METASCHEDULER_LABELS="gpu=a100,name=here")
+    scenario.look()
+    scenario.chain.admin.approve_provider(scenario.provider.address)
+    scenario.look()
+    assert scenario.status() is RegistrationStatus.APPROVED
+
+    scenario.chain.set_balance(scenario.provider, 0)
+    scenario.restart(METASCHEDULER_LABELS="gpu=h100,name=here")
+    with pytest.raises(WalletEmptyError):
+        scenario.look()
+    assert scenario.sent() == 1
+    scenario.chain.set_balance(scenario.provider, 100)
+    scenario.look()
+    waiting = scenario.chain.providers.waiting(scenario.provider.address)
+    assert waiting.labels == (("gpu", "h100"), ("name", "here"))
+    assert (scenario.sent(), scenario.status()) == (2, RegistrationStatus.CHANGING)
 
 
 def test_register__another_contract_or_wallet__registers_there_without_an_alarm(

@@ -116,7 +116,9 @@ def test_dataclass_codec__text_of_another_release__has_the_fields_of_this_one(
 def test_registration_record__text_of_a_later_release__has_the_fields_of_this_one() -> (
     None
 ):
-    record = RegistrationRecord(sent="digest", rejected=("first", "second"))
+    record = RegistrationRecord(
+        sent="digest", rejected=("first", "second"), given=(("gpu", "a100"),)
+    )
     codec = REGISTRATION_RECORD.codec
     assert codec.decode(codec.encode(record)) == record
     document = json.loads(codec.encode(record)) | {"of_a_later_release": 1}

@@ -144,6 +144,89 @@ def test_decide__labels_of_the_operator_that_he_takes_back__are_not_kept_as_meas
     assert decide(inputs(chain(known), record=given_before)).offer == OFFER
 
 
+def with_gpu(gpu: str | None) -> dict[str, str]:
+    """The operator's labels with this GPU, or without one."""
+    return {"name": "here"} if gpu is None else {"name": "here", "gpu": gpu}
+
+
+def offer_with(gpu: str | None) -> Offer:
+    return offer(operator=with_gpu(gpu))
+
+
+@pytest.mark.parametrize("gpu", ["h100", None])
+@pytest.mark.parametrize(
+    ("on_chain", "given_before"),
+    [
+        (chain(offer_with("a100")), ["a100"]),
+        (chain(None, offer_with("a100")), ["a100"]),
+        (chain(offer_with("a100"), offer_with("v100")), ["a100", "v100"]),
+    ],
+)
+def test_decide__changed_label_does_not_reach_the_contract__is_sent_again(
+    on_chain: OnChainOffers, given_before: list[str], gpu: str | None
+) -> None:
+    """The wallet is empty, say, or the transaction reverts."""
+    found = inputs(on_chain)
+    for before in given_before:
+        sent = inputs(on_chain, operator=with_gpu(before), record=found.record)
+        record = after_sending(sent, offer_with(before), "i")
+        found = told(replace(sent, record=record))
+    found = told(replace(found, operator=with_gpu(gpu)))
+    for _ in range(MAX_TRIES):
+        decision = decide(found)
+        assert (decision.action, decision.offer) == (Action.REGISTER, offer_with(gpu))
+        assert decision.offer is not None
+        found = told(replace(found, record=after_sending(found, decision.offer, "i")))
+    in_force = told(replace(found, on_chain=chain(decision.offer)))
+    assert decide(in_force).action is Action.NOTHING
+    assert dict(in_force.record.given).get("gpu") == gpu
+
+
+@pytest.mark.parametrize("gpu", ["h100", None])
+def test_decide__change_of_a_label_turned_down__the_old_one_is_still_the_operators(
+    gpu: str | None,
+) -> None:
+    old, new = chain(offer_with("a100")), offer_with(gpu)
+    found = told(inputs(old, operator=with_gpu("a100")))
+    sent = replace(
+        found,
+        operator=with_gpu(gpu),
+        record=after_sending(replace(found, operator=with_gpu(gpu)), new, "i"),
+        last_transaction=MINED,
+    )
+    waiting = told(replace(sent, on_chain=replace(old, waiting=new)))
+    assert decide(waiting).action is Action.NOTHING
+    turned_down = decide(told(replace(waiting, on_chain=old)))
+    assert (turned_down.turned_down, turned_down.offer) == (True, new)
+
+
+@pytest.mark.parametrize("gpu", ["h100", None])
+def test_decide__labels_that_another_program_registered__can_be_changed(
+    gpu: str | None,
+) -> None:
+    """It had the same labels of the operator, as the Go program or a lost ledger."""
+    found = inputs(
+        chain(offer_with("a100")),
+        operator=with_gpu("a100"),
+        record=RegistrationRecord(),
+    )
+    found = told(found)
+    assert decide(found).action is Action.NOTHING
+    changed = decide(told(replace(found, operator=with_gpu(gpu))))
+    assert (changed.action, changed.offer) == (Action.REGISTER, offer_with(gpu))
+
+
+def test_decide__label_taken_back_that_was_measured_alike__stays() -> None:
+    measured = MEASURED | {"gpu": "a100"}
+    stay = {machines_digest((NODE,)): Results(MEASURED, stay=frozenset({"gpu"}))}
+    found = inputs(
+        chain(offer_with("a100")),
+        record=RegistrationRecord(operator=with_gpu("a100")),
+        benchmarks=with_runs(labels=measured, results_by_machines=stay),
+    )
+    assert decide(told(found)).action is Action.NOTHING
+
+
 def test_decide__label_under_a_measured_key__counts_only_with_the_override() -> None:
     mine = {"name": "here", "cpu": "fast"}
     assert decide(inputs(chain(OFFER), operator=mine)).action is Action.NOTHING
