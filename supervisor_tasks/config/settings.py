@@ -200,7 +200,7 @@ class Settings(BaseSettings):
     final at once.
     """
     metascheduler_start_block: int = Field(0, ge=0)
-    """The block from which the contract's logs are read."""
+    """A block before the provider's first claim. A new ledger reads old claims back to it."""
     chain_poll_s: float = Field(1.0, gt=0, allow_inf_nan=False)
     """Seconds between two looks at the head of the chain, where no endpoint announces
     new blocks.

@@ -21,7 +21,10 @@ from supervisor_tasks.reconciliation.snapshot import (
     is_active_and_ours,
     names_with_our_comment,
 )
-from supervisor_tasks.reconciliation.sweep_report import ReconciliationReport
+from supervisor_tasks.reconciliation.sweep_report import (
+    HISTORY_SIDE,
+    ReconciliationReport,
+)
 
 SCANNED_WITHIN_S = 90.0  # a longer gap in the scan may hide that blocks are lost
 
@@ -30,7 +33,8 @@ def look_at_contract(
     context: WorkerContext, snapshot: Snapshot, report: ReconciliationReport
 ) -> tuple[Snapshot, int | None]:
     """Read old claims, and the jobs on the contract. Returns the snapshot with them,
-    and how far back claims have been read.
+    and how far back claims have been read. The jobs are read also where no endpoint
+    shows the logs of old blocks: the report names that side.
 
     Raises ProviderUnknownError until a worker of the chain queue has stored the
     provider's address, and TransientError when no endpoint answers. A retry helps.
@@ -38,8 +42,7 @@ def look_at_contract(
     if not snapshot.provider:
         raise ProviderUnknownError
     ledger, contract = context.ledger, context.sweep.contract_of(snapshot.provider)
-    claims, others, read_since = backfill.read_old_claims(context, contract)
-    report.more |= read_since is None
+    claims, others, read_since = _old_claims(context, contract, report)
     others = ledger.foreign_claims.all() | others
     adopted = ledger.foreign_claims.adopted_tags()
     for job_id, other in others.items():
@@ -74,6 +77,19 @@ def look_at_contract(
     return snapshot.changed(
         claims=new_claims, foreign_claim_tags=foreign_claim_tags
     ), read_since
+
+
+def _old_claims(
+    context: WorkerContext, contract: Contract, report: ReconciliationReport
+) -> tuple[dict[JobId, Claimed], dict[JobId, ForeignClaim], int | None]:
+    """Our claims, other ledgers' claims, and the first block that was read, which is
+    None if none was.
+    """
+    with report.asking(HISTORY_SIDE):
+        claims, others, read_since = backfill.read_old_claims(context, contract)
+        report.more |= read_since is None
+        return claims, others, read_since
+    return {}, {}, None
 
 
 def _doubted(

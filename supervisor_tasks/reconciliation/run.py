@@ -32,7 +32,10 @@ from supervisor_tasks.reconciliation.source_outages import (
 from supervisor_tasks.reconciliation.sweep_alarms import update_alarms
 from supervisor_tasks.reconciliation.sweep_cancellations import cancel_jobs
 from supervisor_tasks.reconciliation.sweep_document import document_of
-from supervisor_tasks.reconciliation.sweep_report import ReconciliationReport
+from supervisor_tasks.reconciliation.sweep_report import (
+    HISTORY_SIDE,
+    ReconciliationReport,
+)
 
 log = structlog.get_logger()
 
@@ -42,7 +45,7 @@ IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 def sweep(context: WorkerContext, why: str = "") -> None:
     """Compare the ledger, the contract and SLURM, and record what follows. Does nothing
     while another worker sweeps. Without a reason the sweep runs only when it is due;
-    otherwise the worker reads older claims.
+    otherwise the worker reads older claims, unless the last sweep could not read them.
 
     A sweep goes on without a side that does not answer, and its report names that side.
     Raises LedgerUnavailableError, when the database does not answer, and
@@ -53,7 +56,7 @@ def sweep(context: WorkerContext, why: str = "") -> None:
         run_exclusive(
             context.ledger, "sweep", lambda: _sweep(context, why), takes_long=True
         )
-    elif backfill.has_pending_blocks(context):
+    elif backfill.has_pending_blocks(context) and _saw_history(context.ledger):
         run_exclusive(
             context.ledger,
             "sweep",
@@ -62,6 +65,13 @@ def sweep(context: WorkerContext, why: str = "") -> None:
         )
     else:
         context.ledger.periodic_runs.record(finished_key("sweep"))
+
+
+def _saw_history(ledger: Ledger) -> bool:
+    """Whether the last sweep could read older claims: a node without old logs is asked
+    for them once a sweep.
+    """
+    return HISTORY_SIDE not in ledger.reconciliations.last_entry("unseen")
 
 
 def _sweep(context: WorkerContext, why: str) -> bool:

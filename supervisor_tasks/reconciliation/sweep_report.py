@@ -9,6 +9,7 @@ from supervisor_tasks.errors import SupervisorError
 
 MAX_UNANSWERED_QUESTIONS = 3  # questions without an answer: each may take half a minute
 MAX_TEXT_CHARS = 500
+HISTORY_SIDE = "history"  # the logs of old blocks
 
 
 @dataclass(slots=True)

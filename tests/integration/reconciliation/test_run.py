@@ -35,6 +35,7 @@ from supervisor_tasks.slurm_lookup.cluster_check import record_controller_start
 from tests.support.grid_assertions import sbatch_without_the_fleet, slurm_of
 from tests.support.ledger import claim, emptied
 from tests.support.load_sweep import prepare, put_on_chain
+from tests.support.rpc_proxies import node_proxy
 
 PATIENCE_S = 60.0
 GRACE_S = 1.0
@@ -318,6 +319,45 @@ def test_sweep__a_side_cannot_be_seen__the_other_is_compared_and_tried_again_soo
         report = swept(site)
         assert report["on_chain"] is None
         assert "found no address of this provider" in report["unseen"]["chain"]
+
+
+def test_sweep__node_has_no_old_logs__jobs_on_the_contract_are_compared(
+    grid: Grid,
+) -> None:
+    first_with_logs = grid.chain.block_number()
+
+    def answer(calls: list[dict[str, Any]]) -> tuple[int, Any] | None:
+        if not any(has_old_logs(call) for call in calls):
+            return None
+        pruned = {"code": -32000, "message": "pruned history unavailable"}
+        return 200, [{**call, "error": pruned} for call in calls]
+
+    def has_old_logs(call: dict[str, Any]) -> bool:
+        if call["method"] != "eth_getLogs":
+            return False
+        (wanted,) = call["params"]
+        return int(wanted["fromBlock"], 16) < first_with_logs
+
+    with (
+        node_proxy(grid.chain, answer) as (methods, url),
+        worker_of(grid, METASCHEDULER_ENDPOINT_RPC=url) as site,
+    ):
+        with site.ledger.engine.begin() as connection:
+            site.ledger.cursors.set(connection, HISTORY_STREAM, first_with_logs, "")
+        job = new_job(
+            grid, site, State.RUNNING, ChainStatus.CANCELLED, slurm_id=900_002
+        )
+        report = swept(site)
+        assert found(report, job) == ["final_on_chain"]
+        assert report["unseen"].keys() == {"history"}
+        assert "pruned history" in report["unseen"]["history"]
+        assert report["again_s"] == 60.0
+        asked = methods.count("eth_getLogs")
+        sweep(site)  # none is due: the next one asks again
+        assert methods.count("eth_getLogs") == asked
+        first_claim = replace(site.sweep, start_block=first_with_logs)
+        report = swept(replace(site, reconciliation_services=first_claim))
+        assert report["unseen"] == {}
 
 
 def listed_by_a_steady_slurm(
