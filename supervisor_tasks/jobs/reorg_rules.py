@@ -73,15 +73,47 @@ def claimed_again(job: Job, event: Claimed) -> Next:
     return _continue(again)
 
 
+def claim_mined_again(job: Job, event: Claimed) -> Next:
+    """The job after its claim is read again, while the contract had shown the job as
+    ours all the time. The other blocks may have the customer's top-up before the claim:
+    then the claim's minutes contain it.
+    """
+    if (job.customer, job.definition) != (event.customer, event.definition):
+        return claimed_again(job, event)
+    placed = replace(
+        job,
+        claim_position=event.at,
+        time_limit_min=event.time_limit_min,
+        top_ups=tuple(
+            top_up
+            for top_up in job.top_ups
+            if top_up.block is None or top_up.block > event.at[0]
+        ),
+    )
+    placed = _without_needless_deadline(placed)
+    return placed, limit_to_apply(placed)
+
+
 def _never_begun(job: Job) -> bool:
     """Whether the job ended because its script was rejected: the service gives scripts
     only to the claim's provider.
     """
     if job.has_script or job.slurm_id is not None:
         return False
-    if job.cancel_requested:
+    if job.cancel_requested or _ended_by_operator(job):
         return False
     return validation_error(job.definition, job.time_limit_min) is None
+
+
+def _ended_by_operator(job: Job) -> bool:
+    """Whether the operator settled or cancelled the job before it had a script. Only
+    the operator's cancellation has a reason.
+    """
+    if job.settled_by_operator:
+        return True
+    if job.outcome is None or job.outcome.status is not ChainStatus.CANCELLED:
+        return False
+    return bool(job.outcome.reason)
 
 
 def _without_lost_events(job: Job, event: Reorganised) -> Job:

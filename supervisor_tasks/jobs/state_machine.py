@@ -79,7 +79,11 @@ from supervisor_tasks.jobs.model import (
     obsolete_effects,
     validation_error,
 )
-from supervisor_tasks.jobs.reorg_rules import claimed_again, reorganised
+from supervisor_tasks.jobs.reorg_rules import (
+    claim_mined_again,
+    claimed_again,
+    reorganised,
+)
 from supervisor_tasks.jobs.runs import (
     Sighting,
     billed_s,
@@ -214,6 +218,20 @@ def _is_a_later_claim(job: Job, event: Claimed) -> bool:
 @on(Claimed, when=_ends_the_doubt)
 def _claim_came_back(job: Job, event: Claimed) -> Next:
     return claimed_again(job, event)
+
+
+def _is_its_claim_mined_again(job: Job, event: Claimed) -> bool:
+    """Whether a reorganisation put the claim into another block, and the contract had
+    the job as ours before the scan came to that block.
+    """
+    if is_final(job) or job.chain_status < ChainStatus.SCHEDULED:
+        return False
+    return job.claim_position < event.at <= job.chain_position
+
+
+@on(Claimed, when=_is_its_claim_mined_again)
+def _claim_mined_again(job: Job, event: Claimed) -> Next:
+    return claim_mined_again(job, event)
 
 
 @on(Claimed, State.REFUSED, when=_is_a_later_claim)

@@ -15,6 +15,8 @@ from supervisor_tasks.jobs.events import (
     Claimed,
     Event,
     LimitApplied,
+    OperatorCancelled,
+    OperatorSettledJob,
     Reorganised,
     ScriptFetched,
     ScriptUnavailable,
@@ -143,6 +145,32 @@ def test_claim_lost__job_without_a_script__is_fetched_only_when_claimed_again() 
     job, effects = lived(
         CLAIM, ScriptUnavailable("UNAUTHENTICATED"), LOST, replace(CLAIM, at=(12, 0))
     )
+    assert (job.state, job.outcome, effects) == (
+        State.CLAIMED,
+        None,
+        {EffectKind.FETCH},
+    )
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        OperatorSettledJob(Outcome(status=ChainStatus.PANICKED, reason="by hand")),
+        OperatorSettledJob(Outcome(status=ChainStatus.FAILED, reason="by hand")),
+        OperatorCancelled("by hand"),
+    ],
+)
+def test_claim_lost__the_operator_had_ended_the_job__it_is_not_begun_again(
+    ended: Event,
+) -> None:
+    job, effects = lived(CLAIM, ended, LOST, replace(CLAIM, at=(12, 0)))
+    assert (job.state, effects) == (State.ENDED, {EffectKind.REPORT})
+    assert job.outcome is not None
+    assert job.outcome.reason == "by hand"
+
+
+def test_claim_lost__the_customers_cancellation_too__is_begun_again() -> None:
+    job, effects = lived(CLAIM, CancelRequested(), LOST, replace(CLAIM, at=(12, 0)))
     assert (job.state, job.outcome, effects) == (
         State.CLAIMED,
         None,
@@ -332,6 +360,60 @@ def test_topped_up__after_a_claim_that_came_back_in_an_earlier_block__counts() -
     back = reorganised(ChainStatus.SCHEDULED, ours=True, fork=9, until=30)
     job, _ = lived(claim, back, ToppedUp("tx:1", 5, (11, 0)))
     assert job.limit_min == 15
+
+
+LONGER_CLAIM = replace(CLAIM, at=(6, 2), time_limit_min=15)
+TOP_UP = ToppedUp("tx:1", 5, (8, 0))
+
+
+def test_claim_mined_again__behind_a_top_up__its_minutes_contain_the_top_up() -> None:
+    """In the other blocks the customer's top-up is before the claim, so that our claim
+    of the top-up reverts.
+    """
+    longer = (*TO_RUNNING, TOP_UP, LimitApplied(15))
+    back = reorganised(ChainStatus.SCHEDULED, fork=4, until=20)
+    final = reorganised(ChainStatus.SCHEDULED, until=None)
+    job, effects = lived(*longer, back, LONGER_CLAIM, final)
+    assert (job.limit_min, job.applied_limit_min, job.state) == (15, 15, State.RUNNING)
+    assert EffectKind.TOP_UP not in effects
+
+
+def test_claim_mined_again__the_second_one__a_top_up_between_both_counts_once() -> None:
+    """The job was given back between its claims; both came back in other blocks, and
+    the scan reads all logs once more.
+    """
+    second = replace(CLAIM, at=(9, 0), time_limit_min=15, claim_key="claim:9")
+    given_back = (ChainStatusObserved(ChainStatus.PENDING, (8, 5)), second)
+    rejected = (*TO_SUBMITTING, SubmitRejected("no such partition"), *given_back)
+    back = reorganised(ChainStatus.SCHEDULED, fork=4, until=20)
+    read_again = (
+        replace(CLAIM, at=(6, 0)),
+        TOP_UP,
+        ChainStatusObserved(ChainStatus.PENDING, (8, 5)),
+        second,
+    )
+    job, _ = lived(*rejected, back, *read_again)
+    assert (job.limit_min, job.top_ups) == (15, ())
+    later, _ = advance(job, ToppedUp("tx:2", 3, (9, 1)))
+    assert later is not None
+    assert later.limit_min == 18
+
+
+def test_claim_mined_again__read_once_more__changes_nothing() -> None:
+    back = reorganised(ChainStatus.SCHEDULED, fork=4, until=20)
+    job, _ = lived(*TO_RUNNING, back, LONGER_CLAIM, ToppedUp("tx:2", 3, (7, 0)))
+    assert job.limit_min == 18
+    assert advance(job, LONGER_CLAIM) == (job, ())
+
+
+def test_claim_mined_again__another_customers_job_by_now__is_given_back() -> None:
+    back = reorganised(ChainStatus.SCHEDULED, fork=4, until=20)
+    other = replace(LONGER_CLAIM, customer=Address("0x" + "9" * 40))
+    job, effects = lived(*TO_RUNNING, back, other)
+    assert (job.state, effects) == (
+        State.REFUSED,
+        {EffectKind.RETURN_JOB, EffectKind.CANCEL},
+    )
 
 
 def test_chain_status__below_ours_and_without_a_place__is_left_to_the_scan() -> None:
