@@ -187,9 +187,15 @@ _OUTSTANDING = (
     )
     .order_by(TRANSACTIONS.c.id)
 )
+# Those of a cluster that is down, or was renamed, stay open after they are mined: only
+# its own fleet reads their receipts.
 _PURPOSES = (
     select(TRANSACTIONS.c.purpose, func.count())
-    .where(_OPEN_OF_WALLET, TRANSACTIONS.c.state.in_(OPEN_STATES))
+    .where(
+        _OPEN_OF_WALLET,
+        TRANSACTIONS.c.state.in_(OPEN_STATES),
+        or_(TRANSACTIONS.c.cluster == bindparam("cluster"), _AT_WORK),
+    )
     .group_by(TRANSACTIONS.c.purpose)
 )
 
@@ -380,9 +386,9 @@ class TransactionStore:
 
     def open_by_purpose(self, address: str) -> Counter[str]:
         """How many transactions of this address are open, by purpose; those of clusters
-        that share the wallet, too.
+        at work that share the wallet, too.
         """
-        return Counter(dict(self._of_wallet(_PURPOSES, address)))
+        return Counter(dict(self._of_wallet(_PURPOSES, address, cluster=self._cluster)))
 
     def _of_wallet(
         self, query: Select[Any], address: str, **given: str | int

@@ -13,6 +13,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import JobId
+from supervisor_tasks.ledger.periodic_run_names import SCANNED
 from supervisor_tasks.wallet.transaction_writer import WalletEmptyError
 from tests.support.wallet_harness import (
     ChainHarness,
@@ -42,8 +43,20 @@ def partners(
 
 
 def hold(one: ChainHarness) -> None:
-    """As a worker with the wallet's key does at its start."""
+    """As a worker with the wallet's key does at its start, and each time that it has
+    read the chain.
+    """
     one.site.ledger.wallets.hold(one.chain.chain_id, one.account.address, shared=True)
+    one.site.ledger.periodic_runs.record(SCANNED)
+
+
+def end_fleet(one: ChainHarness) -> None:
+    """Have a fleet count as ended: it has not read the chain for long."""
+    with one.engine.begin() as connection:
+        connection.execute(
+            text("DELETE FROM periodic_runs WHERE cluster = :cluster"),
+            {"cluster": one.site.ledger.cluster},
+        )
 
 
 def settle(partners: Collection[ChainHarness]) -> None:
@@ -170,6 +183,25 @@ def test_claim__the_partners_claims_are_under_way__claims_only_what_is_left(
     assert [len(jobs) for jobs in owned(partners, job_ids)] == [4, 0]
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_claim__the_partner_ended_with_its_claim_open__claims_what_is_left(
+    chain: Chain, provider: Account, partners: list[ChainHarness], released: bool
+) -> None:
+    """Only the partner's own fleet would read that its claim was mined."""
+    east, west = partners
+    first = scheduled_jobs(chain, provider, 1)
+    west.writer.send(claims(1))
+    wait_for_receipts(west)
+    assert owned([west], first) == [set(first)]
+    if released:  # the operator has renamed the cluster
+        west.site.ledger.wallets.release()
+    end_fleet(west)
+    second = scheduled_jobs(chain, provider, 1)
+    claim(east.site)
+    settle([east])
+    assert owned([east], second) == [set(second)]
+
+
 def test_send__the_partner_has_sent_since_the_count__no_more_are_open_than_told(
     chain: Chain, provider: Account, partners: list[ChainHarness]
 ) -> None:
@@ -213,6 +245,7 @@ def test_follow__the_partner_died_before_it_sent__its_bytes_are_sent(
         connection.execute(
             text("UPDATE signatures SET signed_at = now() - interval '1 minute'")
         )
+    end_fleet(east)
     settle([west])
     settle([east])
     assert east.states() == ["MINED"] * 3
