@@ -79,6 +79,9 @@ _NOT_NOW = (
     # the job names no account: accounting does not know the customer yet, or the
     # partition does not let his default account in
     "invalid account or account/partition combination",
+    # AllowGroups of the partition: slurmctld reads a group's members again only each
+    # GroupUpdateTime (10 min), and the account of a new customer is younger
+    "group not permitted to use this partition",
     "writing script/environment to file",  # slurmctld's disk is full
     "configuration source",
 )
@@ -88,7 +91,6 @@ _REJECTED = (
     "invalid partition name specified",
     "no partition specified",
     "access/permission denied",
-    "group not permitted to use this partition",
     "requested nodes not in this partition",
     "more processors requested than permitted",
     "node count specification invalid",

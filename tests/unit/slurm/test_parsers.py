@@ -402,6 +402,11 @@ ENDS_OF_SBATCH = [
     (1, FAILED + "System submissions disabled", SlurmUnavailableError),
     (
         1,
+        FAILED + "User's group not permitted to use this partition",
+        SlurmUnavailableError,
+    ),
+    (
+        1,
         "sbatch: fatal: Could not establish a configuration source",
         SlurmUnavailableError,
     ),
@@ -409,11 +414,6 @@ ENDS_OF_SBATCH = [
     (
         1,
         f"sbatch: error: AssocMaxWallDurationPerJobLimit\n{FAILED}Job violates accounting/QOS policy",
-        SlurmRejectedError,
-    ),
-    (
-        1,
-        FAILED + "User's group not permitted to use this partition",
         SlurmRejectedError,
     ),
     (
