@@ -304,7 +304,8 @@ class Session:
         """Add the account with its own uid number. Processes with another ledger may
         assign numbers in this directory, too. So this checks the number after it took
         it. Two processes that took the same number both give it back, and take other
-        numbers at random distances.
+        numbers at random distances. A server that assigns the numbers does not look at
+        those of groups: it is asked for another number.
         """
         for _ in range(MAX_NUMBER_TRIES):
             self._add(dn, customer)
@@ -313,17 +314,20 @@ class Session:
             self._delete(dn)
             self._highest = None
             self._skipped += secrets.randbelow(NUMBERS_APART)
+        if self.form.first_uid_number is None:
+            groups = self.form.own_groups_dn
+            raise DirectoryRejectedError(
+                f"entry {dn}: the server assigned numbers of groups below {groups} {MAX_NUMBER_TRIES} times,"
+                " expected a range of its own for accounts (389ds: dnaNextValue, dnaMaxValue)"
+            )
         raise DirectoryBusyError(
             f"entry {dn}: other processes took the same uid number {MAX_NUMBER_TRIES} times"
         )
 
     def _shares_number(self, customer: Address) -> bool:
         """Whether another account has this account's number; where each account has its
-        own group, also whether another group has it. False where the server assigns the
-        numbers, because the server prevents that.
+        own group, also whether another group has it.
         """
-        if self.form.first_uid_number is None:
-            return False
         self.connection.search(
             self.form.dn(customer), "(uidNumber=*)", BASE, attributes=["uidNumber"]
         )
@@ -335,10 +339,12 @@ class Session:
         return any(self._another_has(number, customer) for number in numbers)
 
     def _another_has(self, number: int, customer: Address) -> bool:
-        """Whether another account, or another customer's own group, has the number."""
-        if self._has(
-            f"(&(uidNumber={number})(!(uid={customer})))", self.form.people_dn
-        ):
+        """Whether another account, or another group below that of the own groups, has
+        the number. A server that assigns the numbers gives none to two accounts.
+        """
+        of_accounts = f"(&(uidNumber={number})(!(uid={customer})))"
+        assigned_here = self.form.first_uid_number is not None
+        if assigned_here and self._has(of_accounts, self.form.people_dn):
             return True
         if self.form.gid_number is not None:
             return False

@@ -3,9 +3,10 @@ number twice.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -16,7 +17,12 @@ from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.errors import DirectoryRejectedError, DirectoryUnavailableError
 from supervisor_tasks.jobs.model import Address
-from supervisor_tasks.site_services.directory import Directory, Member
+from supervisor_tasks.site_services.directory import (
+    ASSIGNED_BY_THE_SERVER,
+    AccountForm,
+    Directory,
+    Member,
+)
 from tests.support.ldap_accounts import (
     FORM,
     customer,
@@ -188,6 +194,74 @@ def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(
         session.ensure(one)
     (entry,) = entries(ldap, f"(uid={one})")
     assert entry["gidNumber"] == entry["uidNumber"] > highest + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedNumbers(AccountForm):
+    """The uid numbers are those that a server with DNA would assign, one after the
+    other.
+    """
+
+    numbers: Iterator[int]
+
+    def of_account(self, customer: Address, uid_number: int) -> dict[str, object]:
+        """The account's attributes, as the server stores them."""
+        assert uid_number == ASSIGNED_BY_THE_SERVER
+        usual = super(AssignedNumbers, self).of_account(customer, uid_number)
+        return usual | {"uidNumber": next(self.numbers)}
+
+
+def assigned_by_the_server(numbers: Iterable[int]) -> AssignedNumbers:
+    usual = {one.name: getattr(FORM, one.name) for one in fields(FORM)}
+    return AssignedNumbers(**usual | {"first_uid_number": None}, numbers=iter(numbers))
+
+
+@pytest.fixture
+def sites_group(ldap: Ldap) -> Iterator[int]:
+    """A group of the site, which is no customer's; its number."""
+    number = 900_000
+    dn = f"cn=staff-{number},{GROUPS}"
+    with directory_of(ldap).open() as session:
+        session.connection.add(dn, ["posixGroup"], {"gidNumber": number})  # type: ignore[no-untyped-call]
+        yield number
+        session.connection.delete(dn)  # type: ignore[no-untyped-call]
+
+
+def remove(ldap: Ldap, one: Address) -> None:
+    """Remove an account and its group: other tests go on at the highest number."""
+    with directory_of(ldap).open() as session:
+        for dn in (FORM.dn(one), FORM.own_group_dn(one)):
+            session.connection.delete(dn)  # type: ignore[no-untyped-call]
+
+
+def test_ensure__server_assigns_the_number_of_a_group__asks_for_another_one(
+    ldap: Ldap, sites_group: int
+) -> None:
+    one = customer()
+    form = assigned_by_the_server([sites_group, sites_group + 1])
+    try:
+        ensure(directory_of(ldap, form=form), one)
+        (entry,) = entries(ldap, f"(uid={one})")
+        assert entry["uidNumber"] == entry["gidNumber"] == sites_group + 1
+        (group,) = entries(ldap, f"(gidNumber={sites_group})", GROUPS)
+        assert group["cn"] == [f"staff-{sites_group}"]
+        assert f"uid={one},{PEOPLE}" in members(ldap)
+    finally:
+        remove(ldap, one)
+
+
+def test_ensure__server_assigns_numbers_of_groups_only__is_refused_and_says_why(
+    ldap: Ldap, sites_group: int
+) -> None:
+    one = customer()
+    form = assigned_by_the_server(repeat(sites_group))
+    with pytest.raises(
+        DirectoryRejectedError, match="expected a range of its own for accounts"
+    ):
+        ensure(directory_of(ldap, form=form), one)
+    assert f"uid={one},{PEOPLE}" not in members(ldap)
+    assert not entries(ldap, f"(uid={one})")
+    assert not entries(ldap, f"(cn={one})", GROUPS)
 
 
 def test_ensure__number_65534_is_next__is_given_to_no_customer(ldap: Ldap) -> None:
