@@ -57,7 +57,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Find the endpoint that is wrong, and remove it from METASCHEDULER_ENDPOINT_RPC.",
     ),
     AlarmName.EVENTS_FROM_ONE_ENDPOINT: Meaning(
-        "Several RPC endpoints are configured, and only one answers. It begins jobs alone, and could invent them.",
+        "Several RPC endpoints are configured, and only one answers. It begins and ends jobs alone, and could invent that.",
         "Repair the other endpoints, or remove them from METASCHEDULER_ENDPOINT_RPC. The alarm ends when two agree about"
         " an event, or one is left.",
     ),

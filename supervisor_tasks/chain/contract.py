@@ -20,6 +20,7 @@ from supervisor_tasks.chain.rpc.client import (
     RpcUnavailableError,
     require,
 )
+from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import (
     CancelRequested,
@@ -45,6 +46,7 @@ CLAIM_TOP_UP = function("MetaScheduler", "claimNextTopUpJob")
 REFUSE = function("MetaScheduler", "refuseJob")
 SET_STATUS = function("MetaScheduler", "providerSetJobStatus")
 GET_JOB = function("JobRepository", "get")
+JOBS = function("MetaScheduler", "jobs")
 REGISTER = function("ProviderManager", "register")
 GET_PROVIDER = function("ProviderManager", "getProvider")
 GET_WAITING = function("ProviderManager", "getWaitingForApprovalProvider")
@@ -158,6 +160,29 @@ class Contract:
             if self._addresses is None:
                 self._addresses = self._ask_addresses()
             return self._addresses
+
+    def of_each(
+        self, endpoints: Endpoints, calls: Sequence[Call]
+    ) -> dict[str, list[Any]]:
+        """The answers of every endpoint, by its name: see Endpoints.each. An endpoint
+        that shows another contract of the jobs than the one in use has no answers. If
+        none shows that one, the addresses are asked for again at the next use.
+        """
+        jobs = self.addresses.jobs
+        ask_jobs = _view(self.address, JOBS.encode())
+        answers = endpoints.each([ask_jobs, *calls])
+        agreeing = {
+            name
+            for name, (its_jobs, *_) in answers.items()
+            if not isinstance(its_jobs, RpcError) and _address(its_jobs) == jobs
+        }
+        if answers and not agreeing:
+            with self._lock:
+                self._addresses = None
+        return {
+            name: its_answers[1:] if name in agreeing else []
+            for name, its_answers in answers.items()
+        }
 
     def demand(self) -> Demand:
         """Queue sizes, whether the contract is open, the wallet's balance and the

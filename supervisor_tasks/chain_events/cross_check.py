@@ -1,11 +1,12 @@
-"""With two RPC endpoints or more, a job begins when two of them show the same events in
-a transaction's receipt.
+"""With two RPC endpoints or more, a job begins or ends when two of them show the same
+events in a transaction's receipt.
 
 A lying node can invent a log at no cost. With a claim that never happened, or another
-provider's claim, this provider would run a job that is not paid. If two endpoints or
-more answer, and fewer than two show the event, the job waits without a time limit, and
-the worker raises an alarm. If only one endpoint answers, the job waits for PATIENCE_S;
-then the worker believes this endpoint alone, and raises an alarm.
+provider's claim, this provider would run a job that is not paid. With an end that never
+happened, the provider would cancel a customer's job, and report nothing of it. If two
+endpoints or more answer, and fewer than two show the event, the job waits without a
+time limit, and the worker raises an alarm. If only one endpoint answers, the job waits
+for PATIENCE_S; then the worker believes this endpoint alone, and raises an alarm.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +22,13 @@ from supervisor_tasks.chain.rpc.endpoint_health import (
     PATIENCE_S,
 )
 from supervisor_tasks.chain.rpc.failover import Endpoints
-from supervisor_tasks.jobs.events import CancelRequested, Claimed, ToppedUp
+from supervisor_tasks.jobs.events import (
+    CancelRequested,
+    ChainStatusObserved,
+    Claimed,
+    ToppedUp,
+)
+from supervisor_tasks.jobs.model import JobId, is_final
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import Ledger
 
@@ -30,7 +37,7 @@ log = structlog.get_logger()
 DISAGREE_S = 60.0  # a node that is only behind disagrees for less
 ADVICE = "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 ALONE_ADVICE = (
-    "jobs begin on the events of one endpoint, which could invent them: repair the others, or take them out of"
+    "jobs begin and end on the events of one endpoint, which could invent them: repair the others, or take them out of"
     " METASCHEDULER_ENDPOINT_RPC"
 )
 
@@ -44,13 +51,13 @@ def unconfirmed_transactions(
     there is only one endpoint. Each endpoint gets one request for all transactions
     together.
     """
-    wanted = _by_transaction(events)
     endpoints = contract.rpc
     if (
         not isinstance(endpoints, Endpoints)
         or endpoints.number < MIN_AGREEING_ENDPOINTS
     ):
         return set()
+    wanted = _by_transaction(ledger, events)
     if not wanted:
         return set()
     shown = _shown_by_endpoints(contract, endpoints, sorted(wanted))
@@ -88,26 +95,52 @@ def _not_shown_at_all(
     return not_shown
 
 
-def _by_transaction(events: Iterable[ChainEvent]) -> Events:
-    """The events that begin or change work, by transaction. Transitions only report its
-    result.
+def _by_transaction(ledger: Ledger, events: Iterable[ChainEvent]) -> Events:
+    """The events that begin, change or end work of ours, by transaction. A transition
+    counts if it ends a job that the ledger has as going on, or that these events begin.
     """
-    found = Events()
+    found, ends = Events(), list[ChainEvent]()
+    claimed = set[JobId]()
     for entry in events:
         if isinstance(entry.event, Claimed | ToppedUp | CancelRequested):
             found.setdefault(entry.tx_hash, set()).add(entry)
+        elif _is_end(entry):
+            ends.append(entry)
+        if isinstance(entry.event, Claimed):
+            claimed.add(entry.job_id)
+    going_on = claimed | _going_on(ledger, {entry.job_id for entry in ends})
+    for entry in ends:
+        if entry.job_id in going_on:
+            found.setdefault(entry.tx_hash, set()).add(entry)
     return found
+
+
+def _is_end(entry: ChainEvent) -> bool:
+    """Whether the job is over after this event, or has no provider any more."""
+    return (
+        isinstance(entry.event, ChainStatusObserved)
+        and not entry.event.status.is_active
+    )
+
+
+def _going_on(ledger: Ledger, job_ids: Collection[JobId]) -> set[JobId]:
+    """The jobs of ours, out of these, that are not over. Most are other providers'."""
+    if not job_ids:
+        return set()
+    jobs = ledger.jobs(job_ids)
+    return {job_id for job_id, job in jobs.items() if not is_final(job)}
 
 
 def _shown_by_endpoints(
     contract: Contract, endpoints: Endpoints, hashes: Sequence[str]
 ) -> dict[str, Events]:
     """The events that the receipts show, by the name of the endpoint."""
-    receipts = endpoints.each(
-        [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes]
+    receipts = contract.of_each(
+        endpoints, [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes]
     )
     return {
-        name: _shown(contract, hashes, answers) for name, answers in receipts.items()
+        name: _shown(contract, hashes, answers) if answers else {}
+        for name, answers in receipts.items()
     }
 
 

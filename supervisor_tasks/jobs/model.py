@@ -77,6 +77,11 @@ class ChainStatus(IntEnum):
         """Whether the contract accepts no further change."""
         return self >= ChainStatus.CANCELLED
 
+    @property
+    def is_active(self) -> bool:
+        """Whether a provider has the job, and has not ended it."""
+        return self in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)
+
 
 class EffectKind(StrEnum):
     """The kinds of effect."""

@@ -18,9 +18,9 @@ from supervisor_tasks.execution import claim_backoff
 from supervisor_tasks.execution.exclusive_run import exclusive
 from supervisor_tasks.in_memory.read_once import reading_once
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
-from supervisor_tasks.jobs.model import EffectKind, JobId
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.ledger.transaction_names import Purpose
+from supervisor_tasks.ledger.transaction_names import Purpose, report_purpose
 from supervisor_tasks.ledger.transactions import Mined, Sent
 from supervisor_tasks.open_transactions.resubmit import resubmit_pending
 from supervisor_tasks.wallet.gas import RevertedError
@@ -136,12 +136,39 @@ def _confirmed(
     }
     contract = context.chain.contract
     events, _ = contract.decode_events(_logs(receipts.values()))
-    doubted = unconfirmed_transactions(context.ledger, contract, events)
+    to_confirm = _without_own_results(transactions, events)
+    doubted = unconfirmed_transactions(context.ledger, contract, to_confirm)
     return {
         row_id: receipt
         for row_id, receipt in receipts.items()
         if receipt["transactionHash"] not in doubted
     }
+
+
+def _without_own_results(
+    transactions: Sequence[Sent], events: Sequence[ChainEvent]
+) -> list[ChainEvent]:
+    """The events without the statuses that our own transactions report: the ledger
+    decided these before any endpoint showed them.
+    """
+    own = {
+        tx_hash: (entry.job_id, entry.purpose)
+        for entry in transactions
+        for tx_hash in entry.hashes
+    }
+    return [
+        entry
+        for entry in events
+        if not isinstance(entry.event, ChainStatusObserved)
+        or own[entry.tx_hash] != (entry.job_id, _purpose_of(entry.event.status))
+    ]
+
+
+def _purpose_of(status: ChainStatus) -> str:
+    """The purpose of our transactions that give a job this status."""
+    if status < ChainStatus.SCHEDULED:
+        return Purpose.RETURN_JOB
+    return report_purpose(status)
 
 
 def _is_of(transaction: Sent, receipt: dict[str, Any]) -> bool:

@@ -1,5 +1,5 @@
-"""A false RPC node tries to fill the worker's memory, redirect it, make it overpay, or
-have it begin invented jobs.
+"""A false RPC node tries to fill the worker's memory, redirect it, make it overpay,
+have it begin invented jobs, or have it end its customers' jobs.
 """
 
 import gzip
@@ -26,7 +26,7 @@ from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.abi_codec import function
-from supervisor_tasks.chain.contract import CLAIM, CLAIMED
+from supervisor_tasks.chain.contract import CLAIM, CLAIMED, TRANSITION, report_call
 from supervisor_tasks.chain.rpc import failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.rpc.endpoint_health import PATIENCE_S, Health
@@ -36,6 +36,8 @@ from supervisor_tasks.chain_events import cross_check
 from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, State, StatusUpdate
+from supervisor_tasks.ledger.transaction_names import report_purpose
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.raw_transaction import FILLER_GAS
@@ -43,6 +45,7 @@ from supervisor_tasks.wallet.transaction_writer import TooDearError, Write
 from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, rejecting_node
 from tests.support.wallet_harness import (
+    GAS,
     ChainHarness,
     claims,
     dearer,
@@ -730,6 +733,132 @@ def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begu
         assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in harness.alarms()
 
 
+# --- ends that are none ---------------------------------------------------------------
+
+
+def claimed_job(harness: ChainHarness, provider: Account) -> JobId:
+    """A job of ours that the ledger has."""
+    (job_id,) = scheduled_jobs(harness.chain, provider, 1)
+    claim(harness.site)
+    wait_until(lambda: not harness.follow(), "the claim to be read", 20.0)
+    scan(harness.site)
+    return job_id
+
+
+def claimed_by_another(chain: Chain) -> tuple[Account, JobId]:
+    """Another provider, and a job that it has claimed."""
+    other = registered(chain)
+    (job_id,) = scheduled_jobs(chain, other, 1)
+    chain.send(other, "MetaScheduler", "claimNextJob")
+    return other, job_id
+
+
+def end_on_chain(chain: Chain, owner: Account, job_id: JobId, how: str) -> None:
+    """Have the job's provider cancel it, or give it back."""
+    raw = bytes.fromhex(job_id[2:])
+    if how == "given back":
+        chain.send(owner, "MetaScheduler", "refuseJob", raw)
+    else:
+        report = (raw, int(ChainStatus.CANCELLED), 0, "", 0)
+        chain.send(owner, "MetaScheduler", "providerSetJobStatus", *report)
+
+
+def job_of(harness: ChainHarness, job_id: JobId) -> Job:
+    return harness.site.ledger.jobs([job_id])[job_id]
+
+
+def transition(job_id: JobId, before: ChainStatus, after: ChainStatus) -> str:
+    """The data of the log of a transition."""
+    return f"{job_id}{before:064x}{after:064x}"
+
+
+ENDS = {"ended": State.SETTLED, "given back": State.REFUSED}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_end__forged_by_one_endpoint__the_job_goes_on_and_the_operator_is_called(
+    chain: Chain,
+    empty_database: Engine,
+    provider: Account,
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another provider's job ends, and the forging node names ours instead."""
+    monkeypatch.setattr(cross_check, "DISAGREE_S", 0.0)
+    others = dict[str, str]()
+    with fleet_with_forging_node(
+        chain, empty_database, provider, chain.rpc_url, partial(replaced, others)
+    ) as (harness, is_forging):
+        ours = claimed_job(harness, provider)
+        other, theirs = claimed_by_another(chain)
+        scan(harness.site)
+        before = job_of(harness, ours)
+        REAL.clear()
+        others[theirs[2:]] = ours[2:]
+        end_on_chain(chain, other, theirs, how)
+        is_forging.set()
+        for _ in range(3):
+            scan(harness.site)
+        assert job_of(harness, ours) == before
+        assert AlarmName.ENDPOINTS_DISAGREE in harness.alarms()
+        is_forging.clear()
+        end_on_chain(chain, provider, ours, how)
+        scan(harness.site)
+        assert job_of(harness, ours).state is ENDS[how]
+
+
+def test_end__forged_in_the_receipt_of_our_own_report__the_job_goes_on(
+    chain: Chain, empty_database: Engine, provider: Account
+) -> None:
+    """We report that the job runs; the forging node shows that this cancels it."""
+    forged = {
+        transition(JobId("0x"), ChainStatus.SCHEDULED, ChainStatus.RUNNING): transition(
+            JobId("0x"), ChainStatus.SCHEDULED, ChainStatus.CANCELLED
+        )
+    }
+    forged = {theirs[2:]: ours[2:] for theirs, ours in forged.items()}
+    with fleet_with_forging_node(
+        chain, empty_database, provider, chain.rpc_url, partial(replaced, forged)
+    ) as (harness, is_forging):
+        ours = claimed_job(harness, provider)
+        REAL.clear()
+        is_forging.set()
+        harness.writer.send([status_write(ours, ChainStatus.RUNNING)])
+        wait_for_receipts(harness)
+        for _ in range(3):
+            assert harness.follow()
+        assert job_of(harness, ours).state is State.CLAIMED
+        is_forging.clear()
+        wait_until(lambda: not harness.follow(), "the report to be read", 20.0)
+        assert job_of(harness, ours).chain_status is ChainStatus.RUNNING
+
+
+def status_write(job_id: JobId, status: ChainStatus) -> Write:
+    """The transaction by which the supervisor reports this status."""
+    data = report_call(job_id, StatusUpdate(status))
+    return Write(status.name, report_purpose(status), data, job_id, gas=GAS)
+
+
+def test_end__by_our_own_report_or_of_anothers_job__the_second_endpoint_is_not_asked(
+    chain: Chain, empty_database: Engine, provider: Account
+) -> None:
+    with node_proxy(chain, lambda _: None) as (asked, second):
+        rpc = Endpoints([chain.rpc_url, second], chain.chain_id)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        scan(harness.site)  # from here on
+        ours = claimed_job(harness, provider)
+        asked.clear()
+        for status in (ChainStatus.RUNNING, ChainStatus.FINISHED):
+            harness.writer.send([status_write(ours, status)])
+        wait_for_receipts(harness)
+        assert not harness.follow()
+        assert job_of(harness, ours).state is State.SETTLED
+        other, theirs = claimed_by_another(chain)
+        end_on_chain(chain, other, theirs, "ended")
+        scan(harness.site)
+        assert "eth_getTransactionReceipt" not in asked
+
+
 # --- contracts of others --------------------------------------------------------------
 
 # Emits a log: the first 32 bytes of the call's data are its topic, the rest its data.
@@ -821,6 +950,56 @@ def test_claim__emitted_by_another_contract_that_an_endpoint_shows__no_job_is_be
 
         wait_until(is_read, "our own claim to be read", 20.0)
         assert known_jobs(harness) == {ours}
+
+
+def test_end__emitted_by_another_contract_that_an_endpoint_shows__the_job_goes_on(
+    chain: Chain,
+    empty_database: Engine,
+    provider: Account,
+    impostor: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The endpoint lies while it is alone, and a worker starts. Afterwards all
+    endpoints show the log.
+    """
+    monkeypatch.setattr(failover, "LOOK_AGAIN_S", 0.0)
+    first = ChainHarness.of(chain, provider, empty_database)
+    scan(first.site)  # from here on
+    ours = claimed_job(first, provider)
+    before = job_of(first, ours)
+    is_away = threading.Event()
+    with (
+        node_with_impostor(chain, impostor) as (is_lying, lying),
+        node_proxy(chain, lambda _: (503, "") if is_away.is_set() else None) as (
+            _,
+            honest,
+        ),
+    ):
+        is_lying.set()
+        is_away.set()
+        rpc = Endpoints([lying, honest], chain.chain_id)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        assert harness.site.chain.contract.addresses.jobs == impostor.lower()
+        is_lying.clear()
+        is_away.clear()
+
+        def are_alive() -> bool:
+            rpc.call("eth_blockNumber")  # which has the other one looked at
+            return set(rpc.health().values()) == {Health.ALIVE}
+
+        wait_until(are_alive, "both endpoints to be alive", 30.0, 0.01)
+        end = transition(ours, ChainStatus.SCHEDULED, ChainStatus.CANCELLED)
+        emit(chain, impostor, TRANSITION.topic, end)
+        for _ in range(3):
+            scan(harness.site)
+        assert job_of(harness, ours) == before
+
+        def is_settled() -> bool:
+            scan(harness.site)
+            return job_of(harness, ours).state is State.SETTLED
+
+        end_on_chain(chain, provider, ours, "ended")
+        wait_until(is_settled, "the true end to be read", 20.0)
 
 
 @pytest.mark.parametrize("how", ["refuses connections", "never answers"])
