@@ -1,5 +1,7 @@
 """The commands for old rows: pause their deletion, and archive them first."""
 
+import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +12,7 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.cli_context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.ledger.archive import ArchiveError, archive_to_stream
 from supervisor_tasks.ledger.archive import archive as write_archive
 from supervisor_tasks.ledger.retention import SCRIPTS_KEPT_DAYS, Retention
 from supervisor_tasks.ledger.switch_names import Switch
@@ -18,6 +21,7 @@ retention = options.noun(
     "Pause and resume the deletion of old rows.", example="retention pause"
 )
 archive = options.single()
+STANDARD_OUTPUT = Path("-")
 
 
 @retention.command()
@@ -79,7 +83,9 @@ def write(
     to: Annotated[
         Path,
         typer.Option(
-            "--to", metavar="FILE", help="A new file, such as 2025.jsonl.zst."
+            "--to",
+            metavar="FILE",
+            help="A new file, such as 2025.jsonl.zst; - for standard output.",
         ),
     ],
 ) -> None:
@@ -87,19 +93,44 @@ def write(
     jobs with all their rows, transactions of no job, sweeps, incidents of alarms, and
     benchmark runs with their results. Each line has its `kind`.
 
-    Nothing is deleted. A file that exists is not overwritten.
+    Nothing is deleted. A file that exists is not overwritten. In a container, `--to -`
+    writes to standard output, as a file there is gone with the container.
 
     Example: supervisor archive --before 2026-01-01 --to 2025.jsonl.zst
     """
     cli = cli_context(context)
     day = _day(before)
+    if to == STANDARD_OUTPUT:
+        written = _write_to_standard_output(cli, day)
+        typer.echo(f"{_numbers(written)} on standard output", err=True)
+        return
     written = write_archive(cli.ledger.engine, cli.settings.cluster_name, day, to)
+    typer.echo(f"{_numbers(written)} in {to}")
+
+
+def _write_to_standard_output(cli: CliContext, before: datetime) -> Mapping[str, int]:
+    if sys.stdout.isatty():
+        raise UnusableError(
+            "--to -: found a terminal on standard output; expected a file or a pipe, as with >2025.jsonl.zst"
+        )
+    try:
+        return archive_to_stream(
+            cli.ledger.engine, cli.settings.cluster_name, before, sys.stdout.buffer
+        )
+    except OSError as error:
+        raise ArchiveError(
+            f"standard output: not written to the end ({error.strerror}); delete what it has"
+        ) from error
+
+
+def _numbers(written: Mapping[str, int]) -> str:
+    """Return how many lines of each kind there are, in words."""
     numbers = [
         counted(number, kind.replace("_", " "))
         for kind, number in written.items()
         if number or kind == "job"
     ]
-    typer.echo(f"{', '.join(numbers)} in {to}")
+    return ", ".join(numbers)
 
 
 def _day(text: str) -> datetime:

@@ -1,4 +1,4 @@
-"""The archive: a file with what has ended, as lines of JSON, compressed by zstandard.
+"""The archive: a file or a stream with what has ended, as lines of JSON, compressed by zstandard.
 It is for the time after the rows are deleted.
 
 The `kind` of a line is job, transaction (of no job), sweep, alarm_incident or
@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 from sqlalchemy import Engine, TextClause, text
@@ -152,21 +153,41 @@ def archive(
         draft.unlink()
 
 
+def archive_to_stream(
+    engine: Engine, cluster: str, before: datetime, stream: BinaryIO
+) -> Mapping[str, int]:
+    """Write the same lines to a stream, such as standard output; returns how many of
+    each kind.
+
+    When it raises an error, the stream has a part of the archive. Raises
+    LedgerUnavailableError, when the database does not answer. Raises OSError, when the
+    stream takes no more.
+    """
+    written = _compress(stream, _lines(engine, cluster, before))
+    stream.flush()
+    return written
+
+
 def _write(
     descriptor: int, draft: Path, target: Path, lines: Iterator[tuple[str, str]]
 ) -> Mapping[str, int]:
-    written = dict.fromkeys(_QUERIES, 0)
     with os.fdopen(descriptor, "wb") as file:
-        with zstandard.ZstdCompressor(
-            level=COMPRESSION_LEVEL, write_checksum=True
-        ).stream_writer(file, closefd=False) as compressed:
-            for kind, line in lines:
-                compressed.write(line.encode() + b"\n")
-                written[kind] += 1
+        written = _compress(file, lines)
         file.flush()
         os.fsync(file.fileno())
     os.link(draft, target)  # unlike a rename, it fails where a file has that name
     _sync_folder(target.parent)
+    return written
+
+
+def _compress(stream: BinaryIO, lines: Iterator[tuple[str, str]]) -> Mapping[str, int]:
+    written = dict.fromkeys(_QUERIES, 0)
+    with zstandard.ZstdCompressor(
+        level=COMPRESSION_LEVEL, write_checksum=True
+    ).stream_writer(stream, closefd=False) as compressed:
+        for kind, line in lines:
+            compressed.write(line.encode() + b"\n")
+            written[kind] += 1
     return written
 
 

@@ -1,10 +1,16 @@
 """The commands that keep and archive old rows."""
 
+import io
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import zstandard
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from supervisor_tasks.jobs.events import ChainStatusObserved
 from supervisor_tasks.jobs.model import ChainStatus
@@ -60,4 +66,51 @@ def test_archive__what_has_ended__is_in_the_file_and_no_file_is_overwritten(
     assert (
         "expected a day such as"
         in run("archive", "--before", "soon", "--to", "x", status=2).stderr
+    )
+
+
+def test_archive__to_a_dash__is_on_standard_output_and_the_report_is_not(
+    run: Run, ledger: Ledger
+) -> None:
+    settled(ledger, 1)
+    result = run("archive", "--before", "2100-01-01", "--to", "-")
+    with zstandard.open(io.BytesIO(result.stdout_bytes), "rt") as file:
+        assert [json.loads(line)["kind"] for line in file] == ["job"]
+    assert "1 job on standard output" in result.stderr
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize(
+    ("target", "status", "message"),
+    [
+        ("/dev/full", 1, "No space left on device); delete what it has"),
+        ("terminal", 2, "found a terminal on standard output"),
+    ],
+)
+def test_archive__standard_output_that_takes_no_archive__says_so(
+    migrated_ledger: tuple[Engine, dict[str, str]],
+    target: str,
+    status: int,
+    message: str,
+) -> None:
+    ours, theirs = pty.openpty()
+    with (
+        os.fdopen(ours),
+        os.fdopen(theirs, "wb") as terminal,
+        Path("/dev/full").open("wb") as full,
+    ):
+        result = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "supervisor_tasks.cli",
+                *["archive", "--before", "2100-01-01", "--to", "-"],
+            ],
+            env=os.environ | migrated_ledger[1],
+            stdout=full if target == "/dev/full" else terminal,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (result.returncode, message in result.stderr) == (status, True), (
+        result.stderr
     )
