@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.facts import INT, Fact, condition_fact
+from supervisor_tasks.ledger.periodic_run_names import is_in_the_future
 
 if TYPE_CHECKING:
     from supervisor_tasks.ledger.alarm_store import Alarms
@@ -25,7 +26,8 @@ class Duration:
     LedgerUnavailableError, when the database does not answer; a retry helps.
 
     With `gap_s`, the time restarts at 0 when no worker has found the state for longer
-    than that: it may have ended meanwhile.
+    than that: it may have ended meanwhile. It restarts at 0, too, when the state began in
+    the future, because the database's clock was set back.
     """
 
     def __init__(self, facts: "Facts", name: str, gap_s: float | None = None) -> None:
@@ -48,7 +50,7 @@ class Duration:
             return 0.0
         found_lately = self._record_found()
         if stored is not None and stored.value == subject:
-            if found_lately:
+            if found_lately and not is_in_the_future(stored.age_s):
                 return stored.age_s
             self._facts.clear(self._fact)  # a fact that is set again keeps its age
         self._facts.set(self._fact, subject)

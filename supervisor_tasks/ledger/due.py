@@ -27,13 +27,14 @@ LATELY_S = 300.0
 
 
 def sweep_is_due(cluster: str, request: str) -> str:
-    """The condition in SQL: a sweep is requested, or the last one is long enough ago.
+    """The condition in SQL: a sweep is requested, or the last one is long enough ago, or
+    lies in the future, because the database's clock was set back.
     The arguments are the parameters, in the form of the driver or of SQLAlchemy:
     the cluster, and the name of the fact that requests a sweep. Pure.
     """
     return f"""(
         EXISTS (SELECT FROM facts WHERE cluster = {cluster} AND name = {request}) OR COALESCE((
-            SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
+            SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now() OR begun_at > now()
             FROM reconciliations WHERE cluster = {cluster} ORDER BY id DESC LIMIT 1
         ), true))"""  # noqa: S608  only names of parameters
 

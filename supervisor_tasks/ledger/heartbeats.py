@@ -8,7 +8,7 @@ and since when they have come without a gap.
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
+from supervisor_tasks.ledger.periodic_run_names import CALLBACKS, since_end_s
 
 if TYPE_CHECKING:
     from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
@@ -83,7 +83,7 @@ def missing_sources(
     return {
         name: periodic_run_ages_s.get(name)
         for name in expected
-        if periodic_run_ages_s.get(name, float("inf")) > HEARTBEAT_MISSING_AFTER_S
+        if since_end_s(periodic_run_ages_s, name) > HEARTBEAT_MISSING_AFTER_S
     }
 
 

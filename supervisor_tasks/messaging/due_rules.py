@@ -22,6 +22,7 @@ from supervisor_tasks.ledger.periodic_run_names import (
     IDLE_S,
     OLD_ROWS_DELETED,
     finished_key,
+    since_end_s,
 )
 from supervisor_tasks.ledger.registrations import (
     HARDWARE,
@@ -174,9 +175,7 @@ def _retention(state: LedgerState, settings: RuleSettings) -> bool:
     hours_into_the_night = (state.hour - settings.retention_hour) % 24
     if hours_into_the_night >= NIGHT_HOURS:
         return False
-    return (
-        state.periodic_run_ages_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
-    )
+    return since_end_s(state.periodic_run_ages_s, OLD_ROWS_DELETED) >= ONCE_A_NIGHT_S
 
 
 # The claim has no rule: indexer/new_blocks.py and open_transactions/receipts.py send it when the
@@ -227,7 +226,7 @@ def due(state: LedgerState, settings: RuleSettings) -> dict[str, float]:
         if rule.wanted(state, settings):
             every_s_of_task[name] = rule.every_s
             continue
-        since_end_s = state.periodic_run_ages_s.get(finished_key(name), float("inf"))
-        if rule.idle_s is not None and since_end_s >= rule.idle_s:
+        idle_for_s = since_end_s(state.periodic_run_ages_s, finished_key(name))
+        if rule.idle_s is not None and idle_for_s >= rule.idle_s:
             every_s_of_task[name] = max(rule.every_s, LEAST_IDLE_GAP_S)
     return every_s_of_task

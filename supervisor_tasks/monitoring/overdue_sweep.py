@@ -17,6 +17,7 @@ from supervisor_tasks.ledger.periodic_run_names import (
     IDLE_S,
     RECORD_BEAT_EVERY_S,
     finished_key,
+    since_end_s,
 )
 
 MISSED_SWEEPS = 3
@@ -58,6 +59,6 @@ def update_overdue_sweep_alarm(ledger: Ledger) -> None:
 def _can_sweep(periodic_run_ages_s: Mapping[str, float]) -> bool:
     """Return whether beat, which requests sweeps, and a worker that sweeps are there."""
     return all(
-        periodic_run_ages_s.get(name, float("inf")) <= MISSED_RUNS * every_s
+        since_end_s(periodic_run_ages_s, name) <= MISSED_RUNS * every_s
         for name, every_s in NEEDED_RUNS_S.items()
     )

@@ -15,6 +15,8 @@ from supervisor_tasks.ledger.periodic_run_names import (
     IDLE_S,
     RECORD_BEAT_EVERY_S,
     finished_key,
+    is_in_the_future,
+    since_end_s,
 )
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 
@@ -78,7 +80,7 @@ def problems(
     stale = [
         work
         for work in periodic
-        if periodic_run_ages_s.get(work.run_name, float("inf")) > work.patience_s
+        if since_end_s(periodic_run_ages_s, work.run_name) > work.patience_s
     ]
     if periodic and len(stale) == len(periodic):
         return [
@@ -89,7 +91,7 @@ def problems(
         f"{work.name}: {_age(work, periodic_run_ages_s)}, expected one every {work.every_s:g} s: see {work.part}"
         for work in stale
     ]
-    if periodic_run_ages_s.get(CALLBACKS, float("inf")) > LEAST_S:
+    if since_end_s(periodic_run_ages_s, CALLBACKS) > LEAST_S:
         lines.append(
             "the gRPC process sends no heartbeat, and so no callback is taken: see whether it runs, and its log"
         )
@@ -108,4 +110,10 @@ def _ages(stale: list[Periodic], periodic_run_ages_s: Mapping[str, float]) -> st
 
 def _age(work: Periodic, periodic_run_ages_s: Mapping[str, float]) -> str:
     age_s = periodic_run_ages_s.get(work.run_name)
-    return "never ended" if age_s is None else f"last ended {age_s:.0f} s ago"
+    if age_s is None:
+        return "never ended"
+    if is_in_the_future(age_s):
+        return (
+            f"last ended {-age_s:.0f} s after now, as the database's clock was set back"
+        )
+    return f"last ended {age_s:.0f} s ago"

@@ -65,6 +65,18 @@ def test_condition__seen_by_a_worker_that_is_started_again__goes_on(
     assert on(ledger) == [NAME]
 
 
+def test_condition__database_clock_set_back__counts_from_the_beginning(
+    ledger: Ledger,
+) -> None:
+    condition = Condition(ledger, NAME, AFTER_S)
+    condition.update(True)
+    let_time_pass(ledger.engine, -3600)
+    assert condition.update(True) == 0.0
+    let_time_pass(ledger.engine, AFTER_S + 1)
+    condition.update(True)
+    assert on(ledger) == [NAME]
+
+
 def test_condition__without_a_time__is_an_alarm_at_once(ledger: Ledger) -> None:
     Condition(ledger, NAME).update(True)
     assert on(ledger) == [NAME]

@@ -58,6 +58,19 @@ def test_ask__empty_ledger__a_sweep_alone_and_a_run_of_the_clock(
     assert (PeriodicRuns(engine, "here").age_s(BEAT) or 99.0) < deadline(10.0)
 
 
+def test_ask__last_sweep_began_in_the_future__a_sweep_is_due(
+    engine: Engine, ledger: Ledger
+) -> None:
+    sweep = ledger.reconciliations
+    sweep.store(sweep.begin("asked"), {"again_s": 60.0}, {})
+    assert (state_of(engine).sweep, sweep.due()) == (False, False)
+    with engine.begin() as connection:  # the database's clock is set back by an hour
+        connection.execute(
+            text("UPDATE reconciliations SET begun_at = now() + interval '1 hour'")
+        )
+    assert (state_of(engine).sweep, sweep.due()) == (True, True)
+
+
 def test_ask__alarm_of_another_release__is_shown_by_its_name(
     engine: Engine, ledger: Ledger
 ) -> None:

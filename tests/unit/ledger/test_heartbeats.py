@@ -63,3 +63,8 @@ def test_unreachable_since__several_sweeps_in_a_row__counts_from_the_first() -> 
         "chain": 160.0,
     }
     assert unreachable_since([], {"slurm": 100.0}, 220.0) == {}
+
+
+def test_missing_sources__heartbeat_in_the_future__is_missing() -> None:
+    set_back = run_ages_s(CALLBACKS, -3600.0) | run_ages_s(REPORTER, -0.1)
+    assert missing_sources(set_back) == {CALLBACKS: -3600.0}

@@ -144,6 +144,23 @@ def test_due__slurm_does_not_answer__is_asked_as_the_tries_say() -> None:
     assert due(idle(periodic_run_ages_s=without), SETTINGS).keys() == {"check_slurm"}
 
 
+def test_due__clock_of_the_database_set_back_by_an_hour__as_with_a_new_ledger() -> None:
+    in_the_future = dict.fromkeys(RECENT, -3600.0)
+    for changes in ({}, {"hour": SETTINGS.retention_hour}):
+        after_the_step = due(
+            idle(periodic_run_ages_s=in_the_future, **changes), SETTINGS
+        )
+        nothing_ended = due(idle(periodic_run_ages_s={}, **changes), SETTINGS)
+        assert after_the_step == nothing_ended
+        assert {"scan", "check_alarms", "check_slurm"} <= after_the_step.keys()
+
+
+def test_due__old_rows_deleted_in_the_future__deletes_again() -> None:
+    ages_s = aged(OLD_ROWS_DELETED, -3600.0)
+    night = idle(periodic_run_ages_s=ages_s, hour=SETTINGS.retention_hour)
+    assert due(night, SETTINGS).keys() == {"retention"}
+
+
 def test_due__a_worker_is_at_it__not_once_more() -> None:
     assert due(idle(unmined=True, busy=frozenset(EXCLUSIVE_TASKS)), SETTINGS) == {}
 

@@ -27,3 +27,17 @@ def test_problems__beat_is_away__names_beat() -> None:
         problems(work, periodic_run_ages_s | {"beat": MISSED_INTERVALS * 5.0}, 0.0)
         == []
     )
+
+
+def test_problems__clock_of_the_database_set_back_by_an_hour__runs_prove_nothing() -> (
+    None
+):
+    work = periodic_work(1.0, accounts=False)
+    fresh = {entry.run_name: -0.1 for entry in work} | {"callbacks": -0.1}
+    assert problems(work, fresh, 0.0) == []
+    (line,) = problems(work, fresh | {"beat": -3600.0}, 0.0)
+    assert line.startswith(
+        "beat: last ended 3600 s after now, as the database's clock was set back, expected"
+    )
+    (line,) = problems(work, fresh | {"callbacks": -3600.0}, 0.0)
+    assert "the gRPC process sends no heartbeat" in line
