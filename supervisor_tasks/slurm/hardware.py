@@ -293,17 +293,28 @@ def node_of(fields: Mapping[str, str], source: str = "scontrol") -> SlurmNode:
             raise ValueError("NodeName and State")
         cpus = _whole(tres.get("cpu") or fields.get("CPUTot", ""))
         gpus = _gpus(tres, fields.get("Gres", ""))
-        if tres.get("mem"):
-            mem_mb = _memory_mb(tres["mem"])
-        else:
-            mem_mb = _whole(fields.get("RealMemory", ""))
+        mem_mb = _memory_for_jobs_mb(tres, fields)
     except ValueError as error:
-        keys = ("NodeName", "State", "CfgTRES", "Gres", "RealMemory")
+        keys = ("NodeName", "State", "CfgTRES", "Gres", "RealMemory", "MemSpecLimit")
         shown = " ".join(f"{key}={fields.get(key, '')}" for key in keys)
         raise SlurmUnavailableError(
             f"{source} shows the node {shown[:_SHOWN]!r}, expected {error}"
         ) from error
     return SlurmNode(name, cpus, gpus, mem_mb, state)
+
+
+def _memory_for_jobs_mb(tres: Mapping[str, str], fields: Mapping[str, str]) -> int:
+    """Return the MB that jobs may have: RealMemory without MemSpecLimit, which SLURM
+    keeps for itself and shows only where it is set. CfgTRES does not lack it.
+    """
+    configured = tres.get("mem")
+    kept = _whole(fields.get("MemSpecLimit") or "0")
+    if configured and not kept:
+        return _memory_mb(configured)
+    for_jobs_mb = max(_whole(fields.get("RealMemory", "")) - kept, 0)
+    if configured:
+        return min(_memory_mb(configured), for_jobs_mb)
+    return for_jobs_mb
 
 
 def _tres(shown: str) -> dict[str, str]:

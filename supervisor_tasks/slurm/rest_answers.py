@@ -529,5 +529,7 @@ def _node(shown: Mapping[str, Any]) -> SlurmNode:
         "CPUTot": _text(shown, "cpus"),
         "Gres": _text(shown, "gres"),
         "RealMemory": _text(shown, "real_memory"),
+        # v0.0.38 does not show it
+        "MemSpecLimit": _text(shown, "specialized_memory"),
     }
     return node_of(fields, "slurmrestd")

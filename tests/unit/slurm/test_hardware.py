@@ -117,7 +117,8 @@ def test_hardware__in_order__has_those_that_were_left_out_at_their_places() -> N
 def test_read_hardware__recorded__counts_what_works_in_natural_order() -> None:
     hardware = read("states-slurm-22.05.8")
     assert sizes(hardware) == {
-        "big1": (126, 0, 2_097_152),  # powered down; two of 128 CPUs are SLURM's own
+        # powered down; two of 128 CPUs and 8192 MB are SLURM's own
+        "big1": (126, 0, 2_088_960),
         "mig1": (32, 7, 257_500),
         "node1": (8, 2, 16_000),  # its comment says State=DOWN CfgTRES=cpu=1
         "node10": (8, 2, 16_000),
@@ -272,7 +273,7 @@ def test_read_hardware__slurmctld_has_just_started__waits_for_no_node_when_all_c
         (
             "24.05.4",
             "main",
-            {"n8": (254, 4, 1_031_864), "n10": (256, 4, 1_031_864)},
+            {"n8": (254, 4, 1_023_672), "n10": (256, 4, 1_031_864)},
             ["n9", "n11"],
         ),
         (
@@ -363,6 +364,8 @@ def test_read_hardware__node_without_cfgtres__what_is_configured() -> None:
         {"CfgTRES": "cpu=99999999999999999,mem=1M"},
         {"CfgTRES": "cpu=٤,mem=1M"},
         {"CfgTRES": "cpu=4", "RealMemory": "lots"},
+        {"MemSpecLimit": "some"},
+        {"MemSpecLimit": "100", "RealMemory": "lots"},
         {"State": ""},
         {"Gres": "gpu:99999999999999999"},
     ],
@@ -372,6 +375,23 @@ def test_read_hardware__no_number__is_an_error_that_names_the_node(
 ) -> None:
     with pytest.raises(SlurmUnavailableError, match=r"NodeName=node1 .*expected"):
         one(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("fields", "mem_mb"),
+    [
+        ({"MemSpecLimit": "0", "RealMemory": ""}, 1000),
+        ({"MemSpecLimit": "100"}, 900),
+        ({"MemSpecLimit": "100", "CfgTRES": "cpu=4"}, 900),
+        # a version whose CfgTRES lacks it
+        ({"MemSpecLimit": "100", "CfgTRES": "cpu=4,mem=900M"}, 900),
+        ({"MemSpecLimit": "1001"}, 0),
+    ],
+)
+def test_read_hardware__memory_that_slurm_keeps__is_not_counted(
+    fields: dict[str, str], mem_mb: int
+) -> None:
+    assert one(**fields).mem_mb == mem_mb
 
 
 # --- states ---------------------------------------------------------------------------

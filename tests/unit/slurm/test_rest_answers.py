@@ -296,6 +296,15 @@ def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
     )
 
 
+def test_partition_hardware__memory_that_slurm_keeps__is_not_counted() -> None:
+    """v0.0.38 does not show it."""
+    (node,) = rest_answer("nodes", "24.11.5", NEW).body["nodes"]
+    assert node["specialized_memory"] == 0
+    nodes = {"nodes": [{**node, "specialized_memory": 1000}]}
+    found = partition_hardware(answer("partitions").body, nodes, "main")
+    assert found.nodes == (SlurmNode("node1", 8, 2, 15_000),)
+
+
 def test_partition_hardware__drained_node__does_not_count() -> None:
     drained = partition_hardware(
         answer("partitions").body, answer("nodes-drained").body, "main"
