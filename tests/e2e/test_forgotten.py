@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from devgrid.chain.model import Account
+from devgrid.chain.model import Account, ChainJob, ChainPrices
 from devgrid.grid import Grid
 from devgrid.options import GridOptions, Transport
 from devgrid.processes import wait_until
@@ -47,6 +47,7 @@ MISREPORTED = 6
 WORKS_S = 12
 GATE = "go"
 UNTIL_GO = f"until [ -e ~/{GATE} ]; do sleep 0.1; done\n"
+LONG = "#!/bin/bash\nsleep 3500\n"  # 60 minutes are paid
 WORKS = f"#!/bin/bash\nsleep {WORKS_S}\n{UNTIL_GO}exit {{}}\n"
 STATUS_OF = {"COMPLETED": ChainStatus.FINISHED, "FAILED": ChainStatus.FAILED}
 
@@ -101,15 +102,13 @@ def forgotten(grid: Grid, customer: Account) -> Forgotten:
         grid.submit_script(customer, WORKS.format(number % 3))
         for number in range(MISREPORTED)
     ]
-    lost_node = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", cpusPerTask=8)
+    lost_node = grid.submit_script(customer, LONG, cpusPerTask=8)
     ids = {
         job_id: running(grid, job_id)
         for job_id in (renamed, disputed, suspended, lost_node, *misreported)
     }
     # all nodes
-    waited = grid.submit_script(
-        customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=8
-    )
+    waited = grid.submit_script(customer, LONG, tasks=4, cpusPerTask=8)
     wait_until(
         lambda: "SlurmJobIdentified" in journal(grid, waited),
         "the job to wait",
@@ -203,20 +202,23 @@ def truth(grid: Grid, slurm_id: int) -> SlurmJob:
     return next(job for job in completed(grid.folder) if job.slurm_id == slurm_id)
 
 
+def cost_of(job: ChainJob, said: SlurmJob) -> int:
+    """What the whole minutes cost that SLURM's own record has."""
+    return said.elapsed_s // 60 * ChainPrices().of(job.definition)
+
+
 def test_forgotten__ended_and_renamed_by_its_owner__ends_with_its_true_figures(
     grid: Grid, forgotten: Forgotten
 ) -> None:
     job = wait_for_end(grid, forgotten.renamed)
+    row = row_of(grid, forgotten.renamed)
+    said = truth(grid, row.slurm_id)
     assert (job.status, job.exit_code, job.final_cost_wei) == (
         ChainStatus.FAILED,
         5 * 256,
-        0,
+        cost_of(job, said),
     )
-    row = row_of(grid, forgotten.renamed)
-    assert (row.elapsed_s, row.exit_status) == (
-        truth(grid, row.slurm_id).elapsed_s,
-        5 * 256,
-    )
+    assert (row.elapsed_s, row.exit_status) == (said.elapsed_s, 5 * 256)
     assert row.elapsed_s >= WORKS_S
     assert "outcome_from_callback" in (grid.folder / "log" / "worker.log").read_text()
 
@@ -240,7 +242,11 @@ def test_forgotten__node_lost__has_failed_and_not_finished(
         (FAILED, said.elapsed_s, 0)
     ]
     job = wait_for_end(grid, forgotten.lost_node)
-    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 0, 0)
+    assert (job.status, job.exit_code, job.final_cost_wei) == (
+        ChainStatus.FAILED,
+        0,
+        cost_of(job, said),
+    )
     assert job.last_error == "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
 
 
@@ -312,7 +318,7 @@ def parked_jobs(grid: Grid) -> set[str]:
 def assert_ended_as_slurm_said_or_parked(grid: Grid, forgotten: Forgotten) -> None:
     for job_id in forgotten.misreported:
         job, said = grid.chain.job(job_id), truth(grid, forgotten.slurm_ids[job_id])
-        right = (STATUS_OF[said.state], said.exit_status, 0)
+        right = (STATUS_OF[said.state], said.exit_status, cost_of(job, said))
         active = (ChainStatus.RUNNING, 0, 0)
         expected = active if job_id in parked_jobs(grid) else right
         assert (job.status, job.exit_code, job.final_cost_wei) == expected

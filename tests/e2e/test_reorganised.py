@@ -11,16 +11,21 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
+from tests.support.end_states import assert_ended
 from tests.support.grid_assertions import (
     journal,
     parked,
     rows,
     slurm_ids,
+    state_if_known,
     wait_for,
     wait_for_end,
 )
 
-CONFIRMATIONS = 60  # a minute of this chain
+# The lost claim may come back within so many blocks of a second. A worker that starts
+# on a busy machine needs long to claim again.
+CONFIRMATIONS = 600
+GATE = "go"
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +49,7 @@ def buyer(reorganising: Grid) -> Account:
 
 def settled(grid: Grid, job_id: str) -> None:
     def is_settled() -> bool:
-        state = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[
-            0
-        ].state
+        state = state_if_known(grid, job_id)
         return state == "SETTLED" and grid.chain.job(job_id).status.is_final
 
     wait_until(is_settled, f"{job_id} to be settled", 90.0, 0.1)
@@ -58,7 +61,8 @@ def test_reorganisation__end_lost__is_settled_again_the_same(
     grid = reorganising
     job_id = grid.submit_script(buyer, "#!/bin/bash\nexit 3\n")
     before = wait_for_end(grid, job_id)
-    settled(grid, job_id)
+    with grid.no_blocks():  # anvil can take back 64 blocks
+        settled(grid, job_id)
     grid.chain.reorganise_from(before.block_number_state_change)
     assert not grid.chain.job(job_id).status.is_final
     wait_until(
@@ -79,14 +83,24 @@ def test_reorganisation__claim_lost_with_the_worker_down__one_slurm_job_ends_rig
     reorganising: Grid, buyer: Account
 ) -> None:
     grid = reorganising
-    job_id = grid.submit_script(buyer, "#!/bin/bash\nsleep 10\n")
-    wait_for(grid, job_id, {ChainStatus.RUNNING})
-    wait_until(
-        lambda: "SlurmRunningObserved" in journal(grid, job_id),
-        "SLURM to run it",
-        60.0,
-        0.1,
+    job_id = grid.submit_script(
+        buyer, f"#!/bin/bash\nuntil [ -e ~/{GATE} ]; do sleep 0.1; done\n"
     )
+    wait_until(
+        lambda: state_if_known(grid, job_id) is not None, "the claim", 60.0, 0.05
+    )
+    with grid.no_blocks():  # anvil can take back 64 blocks
+        wait_until(
+            lambda: "SlurmRunningObserved" in journal(grid, job_id),
+            "SLURM to run it",
+            60.0,
+            0.1,
+        )
+        sent = "SELECT 1 FROM transactions WHERE job_id = :id AND purpose = 'report RUNNING' AND state = 'SENT'"
+        wait_until(
+            lambda: bool(rows(grid, sent, id=job_id)), "a transaction", 60.0, 0.1
+        )
+    wait_for(grid, job_id, {ChainStatus.RUNNING})
     grid.processes.kill(grid.fleet.find("worker"))
     query = "SELECT t.block_number FROM transactions t JOIN jobs j ON j.claim_key LIKE t.hash || ':%' WHERE j.job_id = :id"
     claim = rows(grid, query, id=job_id)
@@ -96,12 +110,8 @@ def test_reorganisation__claim_lost_with_the_worker_down__one_slurm_job_ends_rig
     wait_until(
         lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1
     )
+    (grid.users.home(buyer.address) / GATE).touch()
     settled(grid, job_id)
-    job = grid.chain.job(job_id)
-    assert (job.status, job.final_cost_wei, job.exit_code) == (
-        ChainStatus.FINISHED,
-        0,
-        0,
-    )
+    assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
     assert len(slurm_ids(grid, job_id)) == 1
     assert parked(grid) == []
