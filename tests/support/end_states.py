@@ -20,6 +20,7 @@ from tests.support.grid_assertions import (
     wait_for,
     wait_for_end,
 )
+from tests.support.slurm_records import seconds_of
 
 PATIENCE_S = 90.0
 
@@ -124,10 +125,9 @@ def record_of(grid: Grid, slurm_id: int) -> Record:
     state, used, submitted, exit_code, *nodes = (
         slurm_of(grid).run(*argv, f"--Format={fields}").stdout.split()
     )
-    minutes, _, seconds = used.rpartition(":")
     return Record(
         state,
-        int(minutes) * 60 + int(seconds),
+        seconds_of(used),
         nodes[0] if nodes else "",
         int(submitted),
         wait_status(exit_code),

@@ -122,7 +122,7 @@ def _remembered(folder: Path) -> Iterator[SlurmJob]:
             int(found[1]),
             _grid_job(fields.get("StdOut", ""), found[2]),
             fields["JobState"],
-            _seconds(fields["RunTime"]),
+            seconds_of(fields["RunTime"]),
             int(exit_code) * 256 + int(signal),
             live,
         )
@@ -196,10 +196,12 @@ def _grid_job(log: str, name: str) -> str:
     return next((found for found in (stem, name) if GRID_JOB.fullmatch(found)), "")
 
 
-def _seconds(duration: str) -> int:
-    """Parse a duration as scontrol prints it: days-hours:minutes:seconds."""
+def seconds_of(duration: str) -> int:
+    """Parse a duration as scontrol and squeue print it: days-hours:minutes:seconds.
+    squeue leaves out days and hours that are none.
+    """
     days, _, clock = duration.rpartition("-")
-    hours, minutes, seconds = clock.split(":")
+    hours, minutes, seconds = ("0:" + clock).split(":")[-3:]
     return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
 
 

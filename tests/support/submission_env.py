@@ -48,6 +48,7 @@ from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.support.effect_batches import carry_out
 from tests.support.ledger import claim, job_id, migrated
+from tests.support.slurm_records import seconds_of
 from tests.support.transports import REST, SSH
 
 CUSTOMER = Address("0x" + "2" * 40)
@@ -384,6 +385,10 @@ class SubmissionEnv:
             f"--jobs={slurm_id}",
             f"--Format={name}:0",
         ).stdout.strip()
+
+    def seconds_run(self, slurm_id: int) -> int:
+        """The seconds of a job's run, as squeue prints them."""
+        return seconds_of(self.field(slurm_id, "TimeUsed"))
 
     def scontrol(self, verb: str, slurm_id: int) -> None:
         """Do this to a job, as SLURM's administrator."""
