@@ -1,5 +1,5 @@
 """The writer of callbacks: it stores each one on disk before gRPC acknowledges it, and stores
-heartbeats of this process and of the reporter.
+heartbeats of this process and of the reporters.
 
 One thread writes, and commits all waiting callbacks together. Callers wait for it
 TIMEOUT_S at most: a database that hangs must delay neither the answers to sshd nor the
@@ -22,7 +22,7 @@ from grpc_callbacks.callers import Proof
 from grpc_callbacks.validation import CallbackPayload
 from supervisor_tasks.errors import PermanentError, SupervisorError, TransientError
 from supervisor_tasks.jobs.trace import NoTraces, Tracer
-from supervisor_tasks.ledger.heartbeats import REPORTER
+from supervisor_tasks.ledger.heartbeats import MAX_REPORTERS, reporter_of
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS as THIS_PROCESS
 
 log = structlog.get_logger()
@@ -75,7 +75,8 @@ class CallbackWriter:
         self._waiting: SimpleQueue[Entry | None] = SimpleQueue()
         self._busy_since_s: float | None = None
         # since the last try to store a heartbeat
-        self._reporter_called = threading.Event()
+        self._reporters_called = set[str]()
+        self._reporters_lock = threading.Lock()
         self._heartbeat_s = float("-inf")
         self._thread = threading.Thread(
             target=self._write_batches, name="callback_writer", daemon=True
@@ -115,11 +116,13 @@ class CallbackWriter:
             return False
         return True
 
-    def note_reporter_heartbeat(self) -> None:
-        """Note the reporter's heartbeat; the writer stores it with the next heartbeat
-        of this process. Never waits.
+    def note_reporter_heartbeat(self, node: str) -> None:
+        """Note the heartbeat of a node's reporter; the writer stores it with the next
+        heartbeat of this process. Never waits for the database.
         """
-        self._reporter_called.set()
+        with self._reporters_lock:
+            if len(self._reporters_called) < MAX_REPORTERS:
+                self._reporters_called.add(reporter_of(node))
 
     def close(self) -> None:
         """Write the waiting callbacks and close the connection; waits for a database
@@ -222,15 +225,14 @@ class CallbackWriter:
             return not_stored
 
     def _record_heartbeats(self) -> None:
-        """Record the heartbeat of this process, and the reporter's if one came since
-        the last time. No caller waits.
+        """Record the heartbeat of this process, and those of the reporters that came
+        since the last time. No caller waits.
         """
         if time.monotonic() - self._heartbeat_s < HEARTBEAT_EVERY_S:
             return
-        names = [THIS_PROCESS]
-        if self._reporter_called.is_set():
-            names.append(REPORTER)
-        self._reporter_called.clear()
+        with self._reporters_lock:
+            names = [THIS_PROCESS, *self._reporters_called]
+            self._reporters_called.clear()
         try:
             self._store.record_heartbeats(names)
             self._heartbeat_s = time.monotonic()

@@ -30,7 +30,9 @@ class Proof(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller that may call. `time_ms` is when it made its proof, by its own clock."""
+    """A caller that may call. `node` is the machine that it names: at a site without a
+    key, nothing proves that. `time_ms` is when it made its proof, by its own clock.
+    """
 
     proof: Proof
     node: str = ""
@@ -93,7 +95,7 @@ class Callers:
                 f"found {address}; expected an address of CALLBACK_NETWORKS, or a proof",
             )
         if self._key is None:
-            return Caller(Proof.NO_KEY)
+            return Caller(Proof.NO_KEY, entries.get(proof.NODE, ""))
         return Caller(Proof.UNPROVEN)
 
     def counts_as_heartbeat(self, caller: Caller) -> bool:

@@ -318,7 +318,7 @@ class Services:
         if service == REPORTER_SERVICE and self._callers.counts_as_heartbeat(
             called.caller
         ):
-            self._writer.note_reporter_heartbeat()
+            self._writer.note_reporter_heartbeat(called.caller.node)
         answers = health_pb2.HealthCheckResponse
         if not self._serving:
             return answers(status=answers.NOT_SERVING)

@@ -1,5 +1,5 @@
 """The gRPC channel to the supervisor: over TLS, or in plain text on this machine only.
-With the site's key each call carries a proof.
+Each call names this machine; with the site's key it carries a proof.
 """
 
 import argparse
@@ -88,11 +88,10 @@ def open_channel(supervisor: SupervisorTarget) -> grpc.Channel:
         channel = _plain(supervisor)
     else:
         channel = _encrypted(supervisor.address, supervisor.authority)
-    if supervisor.key_file is None:
-        return channel
-    return grpc.intercept_channel(
-        channel, _Proving(proof.read_key(supervisor.key_file))
-    )
+    key = None
+    if supervisor.key_file is not None:
+        key = proof.read_key(supervisor.key_file)
+    return grpc.intercept_channel(channel, _Proving(key))
 
 
 def _encrypted(address: str, authority: Path) -> grpc.Channel:
@@ -137,9 +136,11 @@ class _Details(NamedTuple):
 
 
 class _Proving(grpc.UnaryUnaryClientInterceptor):
-    """Adds a proof to each call, and a new one with the current time to each retry."""
+    """Adds this machine's name to each call, and with a key a proof; a retry gets a new
+    one with the current time.
+    """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes | None) -> None:
         self._key = key
 
     def intercept_unary_unary(
@@ -148,7 +149,7 @@ class _Proving(grpc.UnaryUnaryClientInterceptor):
         client_call_details: Any,
         request: Any,
     ) -> Any:
-        """Continue the call with the proof in its metadata."""
+        """Continue the call with the name and the proof in its metadata."""
         call = client_call_details
         entries = proof.metadata(self._key, call.method, request.SerializeToString())
         metadata = [*(call.metadata or ()), *entries]

@@ -55,11 +55,15 @@ def seal(key: bytes, method: str, message: bytes, time_ms: int, node: str) -> st
     return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
 
 
-def metadata(key: bytes, method: str, message: bytes) -> tuple[tuple[str, str], ...]:
+def metadata(
+    key: bytes | None, method: str, message: bytes
+) -> tuple[tuple[str, str], ...]:
     """Return the metadata entries that prove this message, with this machine's name and
-    the current time.
+    the current time. Without a key, they only name this machine.
     """
     node, time_ms = socket.gethostname(), time.time_ns() // 1_000_000
+    if key is None:
+        return ((NODE, node),)
     return (
         (NODE, node),
         (TIME, str(time_ms)),

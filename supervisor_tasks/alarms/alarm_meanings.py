@@ -41,8 +41,9 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Check SLURM_PARTITION, and `sinfo -R` on the login node.",
     ),
     AlarmName.CALLBACK_HEARTBEAT_MISSING: Meaning(
-        "The gRPC process or the reporter sends no heartbeat. Jobs whose end may wait in the spool need your decision.",
-        "Start the process and read its log; if the site has no reporter any more, `supervisor reporter disable`.",
+        "The gRPC process or a reporter sends no heartbeat. Jobs whose end may wait in the spool need your decision.",
+        "Start the process and read its log; if the site has no reporter on that node any more, `supervisor reporter disable"
+        " NODE`.",
     ),
     AlarmName.CHAIN_NOT_ANSWERING: Meaning(
         "No RPC endpoint has answered for a while. Nothing is claimed or reported.",

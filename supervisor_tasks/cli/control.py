@@ -15,7 +15,11 @@ from supervisor_tasks.cli.views import span
 from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.jobs.model import BEFORE_SLURM, IN_SLURM
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
-from supervisor_tasks.ledger.heartbeats import REPORTER, delete_reporter_heartbeat
+from supervisor_tasks.ledger.heartbeats import (
+    delete_reporter_heartbeats,
+    known_reporters,
+    reporter_of,
+)
 from supervisor_tasks.ledger.switch_names import Switch
 
 claims = options.noun(
@@ -27,8 +31,8 @@ submissions = options.noun(
     example="submissions pause --reason maintenance",
 )
 reporter = options.noun(
-    "Change what the fleet expects of the reporter on slurmctld's host.",
-    example="reporter disable",
+    "Change what the fleet expects of the reporters on slurmctld's hosts.",
+    example="reporter disable ctl2",
 )
 chain = options.noun("Read a part of the chain again.", example="chain rewind")
 
@@ -125,28 +129,41 @@ def resume_submissions(
 
 @reporter.command("disable")
 def disable_reporter(
-    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+    context: typer.Context,
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NODE]", help="The reporter of this node; all if none is given."
+        ),
+    ] = "",
+    reason: options.Reason = "",
+    yes: options.Yes = False,
 ) -> None:
-    """Expect no reporter until the next heartbeat of one: for a site that has removed
-    it; the events in its spool are lost.
+    """Expect no reporter until its next heartbeat: for a site that has removed it; the
+    events in its spool are lost.
 
-    Example: supervisor reporter disable --reason "the site has no hooks any more"
+    Example: supervisor reporter disable ctl2 --reason "slurmctld has one host now"
     """
     cli = cli_context(context)
     snapshot = cli.overview.snapshot()
     in_slurm = counted_jobs(snapshot.jobs, IN_SLURM)
-    heartbeat_s = snapshot.periodic_run_ages_s.get(REPORTER)
-    if heartbeat_s is None:
-        last = "there was none yet"
-    else:
-        last = f"the last one was {span(heartbeat_s)} ago"
+    ages_s = snapshot.periodic_run_ages_s
+    chosen, subject = known_reporters(ages_s), "reporter"
+    if node:
+        subject = reporter_of(node)
+        if subject not in chosen:
+            raise CommandError(
+                f"found no heartbeat of a reporter on {node}; expected one of: {', '.join(chosen) or 'none'}"
+            )
+        chosen = [subject]
+    last = [f"{name}: the last one was {span(ages_s[name])} ago" for name in chosen]
     will = (
-        f"the fleet will wait for no reporter until the next heartbeat of one ({last}); what its spool has of {in_slurm}"
-        " in SLURM is lost"
+        f"the fleet will wait for no {subject} until its next heartbeat ({'; '.join(last) or 'there was none yet'}); what its"
+        f" spool has of {in_slurm} in SLURM is lost"
     )
-    with cli.change("reporter disable", "reporter", will, yes=yes, reason=reason):
-        delete_reporter_heartbeat(cli.ledger.periodic_runs)
-    typer.echo("no reporter is expected until the next heartbeat of one")
+    with cli.change("reporter disable", subject, will, yes=yes, reason=reason):
+        delete_reporter_heartbeats(cli.ledger.periodic_runs, chosen)
+    typer.echo(f"no {subject} is expected until its next heartbeat")
 
 
 @chain.command()

@@ -26,7 +26,11 @@ from supervisor_tasks.ledger.doctor_queries import (
     server_version,
 )
 from supervisor_tasks.ledger.fleet_heartbeats import read_fleet_heartbeats
-from supervisor_tasks.ledger.heartbeats import HEARTBEAT_MISSING_AFTER_S, REPORTER
+from supervisor_tasks.ledger.heartbeats import (
+    HEARTBEAT_MISSING_AFTER_S,
+    REPORTER,
+    known_reporters,
+)
 from supervisor_tasks.ledger.migrations import newest_revision, revision
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.observability.checks import BrokerAnswers
@@ -85,7 +89,7 @@ def alarms(shared: ProbeContext) -> Iterable[Finding]:
 
 
 def heartbeats(shared: ProbeContext) -> Iterator[Finding]:
-    """When the gRPC process and the reporter last sent a heartbeat, and when a plugin
+    """When the gRPC process and each reporter last sent a heartbeat, and when a plugin
     last called.
     """
     periodic_run_ages_s = shared.ledger.periodic_runs.ages_s()
@@ -99,14 +103,18 @@ def heartbeats(shared: ProbeContext) -> Iterator[Finding]:
         start_grpc,
         needed=True,
     )
-    start_reporter = "start the reporter beside slurmctld, and read its log; where there is none: `supervisor reporter disable`"
-    yield heartbeat_verdict(
-        "reporter",
-        periodic_run_ages_s.get(REPORTER),
-        HEARTBEAT_MISSING_AFTER_S,
-        start_reporter,
-        needed=False,
+    start_reporter = (
+        "start the reporter beside slurmctld, and read its log;"
+        " where there is none: `supervisor reporter disable NODE`"
     )
+    for name in known_reporters(periodic_run_ages_s) or [REPORTER]:
+        yield heartbeat_verdict(
+            name,
+            periodic_run_ages_s.get(name),
+            HEARTBEAT_MISSING_AFTER_S,
+            start_reporter,
+            needed=False,
+        )
     age_s = last_callback_age_s(shared.engine.needed(), shared.settings.cluster_name)
     if age_s is None:
         yield skipped("hooks", "no plugin or hook has called yet")

@@ -1,5 +1,5 @@
 """Watch the processes that report the ends of jobs: the gRPC process, which plugins
-call, and the reporter.
+call, and the reporters.
 
 One of them is missing when its last heartbeat is HEARTBEAT_MISSING_AFTER_S
 old. An alarm is raised when the worker has seen that for MISSED_S. After an outage of
@@ -8,16 +8,18 @@ the fleet they have that time to come back.
 
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
-from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources
+from supervisor_tasks.ledger.heartbeats import missing_sources
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 
 MISSED_S = 60.0
-ADVICE = {
-    CALLBACKS: "start the gRPC process, and see its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY",
-    REPORTER: "start the reporter beside slurmctld, and see its log: whether it reaches PUBLIC_ADDRESS, its certificate; if the"
-    " site has no reporter any more, `supervisor reporter disable`",
-}
+START_GRPC_PROCESS = (
+    "start the gRPC process, and see its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
+)
+START_REPORTER = (
+    "start the reporter beside slurmctld, on the node that `silent_s` names, and see its log: whether it reaches"
+    " PUBLIC_ADDRESS, its certificate; if the site has no reporter there any more, `supervisor reporter disable NODE`"
+)
 
 
 def update_heartbeat_alarm(ledger: Ledger) -> None:
@@ -25,11 +27,16 @@ def update_heartbeat_alarm(ledger: Ledger) -> None:
     back.
     """
     missed = missing_sources(ledger.periodic_runs.ages_s())
+    advice = []
+    if CALLBACKS in missed:
+        advice.append(START_GRPC_PROCESS)
+    if missed.keys() - {CALLBACKS}:
+        advice.append(START_REPORTER)
     Condition(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING, MISSED_S).update(
         bool(missed),
         silent_s={
             name: "no heartbeat yet" if age_s is None else round(age_s)
             for name, age_s in missed.items()
         },
-        advice="; ".join(ADVICE[name] for name in missed),
+        advice="; ".join(advice),
     )

@@ -6,6 +6,7 @@ to the spool of slurmctld's host, and sshd asks for the key with a proof.
 """
 
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from grpc_callbacks.server import REPORTER_SERVICE
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.ledger.heartbeats import REPORTER
+from supervisor_tasks.ledger.heartbeats import reporter_of
 from tests.support.callers import stranger
 from tests.support.end_states import PATIENCE_S, running
 from tests.support.grid_assertions import rows, slurm_of, wait_for_end
@@ -144,7 +145,7 @@ def test_sign_of_life__of_our_own_reporter__is_taken(
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     signs = "SELECT 1 FROM periodic_runs WHERE name = :name"
     wait_until(
-        lambda: rows(grid, signs, name=REPORTER) != [],
+        lambda: rows(grid, signs, name=reporter_of(socket.gethostname())) != [],
         "the reporter's heartbeat",
         PATIENCE_S,
         0.1,

@@ -61,7 +61,7 @@ def test_jobs__ended_and_forgotten_with_the_fleet_down__end_right_or_cost_nothin
     (chaos_jobs.start_records(grid) / first).write_text("0")
     assert wait_for_end(grid, first, timeout_s=120.0).status is ChainStatus.FINISHED
     if hooks == "spool":
-        reported = "SELECT 1 FROM periodic_runs WHERE name = 'reporter'"
+        reported = "SELECT 1 FROM periodic_runs WHERE name LIKE 'reporter %'"
         wait_until(
             lambda: bool(rows(grid, reported)), "a heartbeat of the reporter", 60.0, 0.5
         )

@@ -6,7 +6,7 @@ from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.facts import REWIND
 from supervisor_tasks.ledger.heartbeats import (
-    REPORTER,
+    known_reporters,
     missing_sources,
     record_heartbeats,
 )
@@ -25,19 +25,28 @@ def test_claims__paused_and_resumed__sets_the_switch(run: Run, ledger: Ledger) -
     assert not ledger.switches.is_set(Switch.CLAIMING_PAUSED)
 
 
-def test_disable_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(
+def test_disable_reporter__known_reporters__their_heartbeats_are_no_longer_awaited(
     run: Run, ledger: Ledger
 ) -> None:
+    reporters = ["reporter ctl1", "reporter ctl2", "reporter ctl3"]
     with ledger.engine.begin() as connection:
-        record_heartbeats(connection.exec_driver_sql, "here", [CALLBACKS, REPORTER])
+        record_heartbeats(connection.exec_driver_sql, "here", [CALLBACKS, *reporters])
         connection.execute(
             text(
                 "UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'reporter%'"
             )
         )
-    assert set(missing_sources(ledger.periodic_runs.ages_s())) == {REPORTER}
-    run("reporter", "disable", status=4)
-    run("reporter", "disable", "--yes")
+    assert list(missing_sources(ledger.periodic_runs.ages_s())) == reporters
+    refused = run("reporter", "disable", "ctl4", "--yes", status=1).stderr
+    assert f"expected one of: {', '.join(reporters)}" in refused
+    said = run("reporter", "disable", "ctl2", status=4).stderr
+    assert "no reporter ctl2 until its next heartbeat" in said
+    run("reporter", "disable", "ctl2", "--yes")
+    left = ["reporter ctl1", "reporter ctl3"]
+    assert list(missing_sources(ledger.periodic_runs.ages_s())) == left
+    assert "ctl3" in run("reporter", "disable", "--yes").stderr
+    assert known_reporters(ledger.periodic_runs.ages_s()) == []
+    assert not any("reporter" in name for name in ledger.periodic_runs.ages_s())
     assert missing_sources(ledger.periodic_runs.ages_s()) == {}
 
 

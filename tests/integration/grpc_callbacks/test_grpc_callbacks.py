@@ -38,9 +38,15 @@ from grpc_callbacks.callback_writer import (
 )
 from grpc_callbacks.server import REPORTER_SERVICE
 from grpc_callbacks.validation import CallbackPayload
+from plugins import proof
 from plugins.delivery import HEARTBEAT_SERVICE
 from supervisor_tasks.config import embedded_servers
-from supervisor_tasks.ledger.heartbeats import REPORTER, continuous_since_key
+from supervisor_tasks.ledger.heartbeats import (
+    REPORTER,
+    continuous_since_key,
+    known_reporters,
+    reporter_of,
+)
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.tables import METADATA
 from tests.support.callback_servers import (
@@ -410,9 +416,17 @@ def test_heartbeats__its_own_always__the_reporters_when_one_asks_for_that(
             timeout=deadline(10),
         )
         wait_until(lambda: REPORTER in run_ages_s(site), "the reporter's", 60.0, 0.1)
+        for node in ("ctl1", "ctl2"):
+            health.Check(
+                health_pb2.HealthCheckRequest(service=HEARTBEAT_SERVICE),
+                metadata=((proof.NODE, node),),
+                timeout=deadline(10),
+            )
+        both = {reporter_of("ctl1"), reporter_of("ctl2")}
+        wait_until(lambda: both <= run_ages_s(site).keys(), "those of both", 60.0, 0.1)
         forgotten()
         wait_until(lambda: CALLBACKS in run_ages_s(site), "its heartbeat", 60.0, 0.1)
-        assert REPORTER not in run_ages_s(site)
+        assert not known_reporters(run_ages_s(site))
 
 
 def test_set_job_status__broker_hung__is_stored_and_answered_at_once(

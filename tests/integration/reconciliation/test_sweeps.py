@@ -27,9 +27,13 @@ from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, SWEEP_REQUESTED, Fact
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import (
     HEARTBEAT_MISSING_AFTER_S,
+    MAX_REPORTERS,
     REPORTER,
     continuous_uptime_s,
+    known_reporters,
+    missing_sources,
     record_heartbeats,
+    reporter_of,
 )
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
@@ -420,6 +424,55 @@ def test_heartbeat_alarm__source_is_missing__is_on_until_the_source_is_back(
     update_heartbeat_alarm(ledger)
     # the time in which they are missed restarts
     assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
+
+
+def test_heartbeat_alarm__one_of_two_reporters_is_missing__names_its_node(
+    ledger: Ledger,
+) -> None:
+    stopped, beats = reporter_of("ctl1"), reporter_of("ctl2")
+    heard(ledger, CALLBACKS, stopped, beats)
+    let_time_pass(ledger.engine, HEARTBEAT_MISSING_AFTER_S + 1)
+    heard(ledger, CALLBACKS, beats)
+    assert set(missing_sources(ledger.periodic_runs.ages_s())) == {stopped}
+    update_heartbeat_alarm(ledger)
+    let_time_pass(ledger.engine, MISSED_S + 1)
+    heard(ledger, CALLBACKS, beats)
+    update_heartbeat_alarm(ledger)
+    called = alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING)
+    assert called is not None
+    assert set(called.details["silent_s"]) == {stopped}
+    assert "reporter disable NODE" in called.details["advice"]
+    assert "gRPC" not in called.details["advice"]
+
+
+def test_heartbeats__callers_name_more_nodes_than_count__the_known_ones_go_on(
+    ledger: Ledger,
+) -> None:
+    """At a site without a key, a stranger can make up nodes."""
+    names = [reporter_of(f"ctl{number}") for number in range(2 * MAX_REPORTERS)]
+    known, others = names[:MAX_REPORTERS], names[MAX_REPORTERS:]
+    heard(ledger, CALLBACKS, *known)
+    rows = ledger.periodic_runs.ages_s()
+    heard(ledger, *others)
+    assert ledger.periodic_runs.ages_s().keys() == rows.keys()
+    let_time_pass(ledger.engine, HEARTBEAT_MISSING_AFTER_S + 1)
+    heard(ledger, CALLBACKS, *known)
+    assert missing_sources(ledger.periodic_runs.ages_s()) == {}
+
+
+def test_heartbeats__reporter_names_its_node_after_an_upgrade__former_run_is_gone(
+    ledger: Ledger,
+) -> None:
+    heard(ledger, CALLBACKS, REPORTER)
+    heard(ledger, CALLBACKS)
+    assert known_reporters(ledger.periodic_runs.ages_s()) == [REPORTER]
+    heard(ledger, reporter_of("ctl1"))
+    assert ledger.periodic_runs.ages_s().keys() == {
+        "callbacks",
+        "callbacks without a gap",
+        "reporter ctl1",
+        "reporter ctl1 without a gap",
+    }
 
 
 def test_update_unreachable_alarm__same_side_unseen_for_an_hour__is_on_until_seen(

@@ -23,6 +23,17 @@ def test_admit__time_that_is_no_time__is_a_stranger(time_text: str) -> None:
         Callers(key).admit(ip_address("10.0.0.1"), "/a.B/C", b"said", told)
 
 
+def test_admit__site_without_a_key__takes_the_name_that_the_caller_gives() -> None:
+    address, named = ip_address("10.0.0.1"), [(proof.NODE, "ctl1")]
+    admit = Callers(None).admit
+    assert admit(address, "/a.B/C", b"", named) == Caller(Proof.NO_KEY, "ctl1")
+    assert admit(address, "/a.B/C", b"", []) == Caller(Proof.NO_KEY)
+    # a proof would show the node
+    assert Callers(b"k" * 32).admit(address, "/a.B/C", b"", named) == Caller(
+        Proof.UNPROVEN
+    )
+
+
 @pytest.mark.parametrize(
     ("calls", "counted"),
     [

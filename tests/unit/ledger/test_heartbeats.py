@@ -1,11 +1,15 @@
 """Who tells of ends, and since when; for how long sweeps have not seen a side."""
 
+import pytest
+
 from supervisor_tasks.ledger.heartbeats import (
     HEARTBEAT_MISSING_AFTER_S,
     REPORTER,
     continuous_since_key,
     continuous_uptime_s,
+    known_reporters,
     missing_sources,
+    reporter_of,
 )
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.observability.health import LEAST_S, problems
@@ -47,6 +51,37 @@ def test_missing_sources__a_reporter__only_where_one_was_ever_heard() -> None:
         {REPORTER: 3600.0},
         None,
     )
+
+
+def test_missing_sources__two_reporters_and_one_stops__that_one_is_missing() -> None:
+    """A site with two hosts of slurmctld: each has a spool, and a reporter for it."""
+    stopped, beats = reporter_of("ctl1"), reporter_of("ctl2")
+    both = run_ages_s(CALLBACKS) | run_ages_s(beats, since_s=60.0)
+    assert missing_sources(both | run_ages_s(stopped)) == {}
+    assert continuous_uptime_s(both | run_ages_s(stopped, since_s=20.0)) == 20.0
+    silent = both | run_ages_s(stopped, 3600.0)
+    assert known_reporters(silent) == [stopped, beats]
+    assert (missing_sources(silent), continuous_uptime_s(silent)) == (
+        {stopped: 3600.0},
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "source"),
+    [
+        ("ctl-1.example.org", "reporter ctl-1.example.org"),
+        ("", REPORTER),
+        ("without a gap", REPORTER),
+        ("ctl1\n", REPORTER),
+        ("c" * 65, REPORTER),
+    ],
+)
+def test_reporter_of__what_a_caller_names__is_a_host_name_or_nothing(
+    node: str, source: str
+) -> None:
+    assert reporter_of(node) == source
+    assert known_reporters(run_ages_s(source)) == [source]
 
 
 def test_problems__grpc_process_is_not_heard__has_a_line_for_it() -> None:

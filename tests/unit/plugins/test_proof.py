@@ -1,5 +1,6 @@
 """The keyed hash by which callers of the callbacks' port prove themselves."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ def test_metadata__message_of_this_moment__proves_it() -> None:
     assert entries[proof.PROOF] == proof.seal(
         KEY, "/a.B/C", b"said", time_ms, entries[proof.NODE]
     )
+
+
+def test_metadata__site_without_a_key__names_this_machine_alone() -> None:
+    entries = proof.metadata(None, "/a.B/C", b"said")
+    assert entries == ((proof.NODE, socket.gethostname()),)
 
 
 def test_read_key__file_with_a_line_end__is_its_text_without_that(
