@@ -15,7 +15,7 @@ from supervisor_tasks.indexer.new_blocks import NewBlocks
 from supervisor_tasks.jobs.batch import Batch
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.ledger.wallet_holders import WalletTakenError
+from supervisor_tasks.ledger.wallet_holders import OtherChainError, WalletTakenError
 from supervisor_tasks.monitoring.slurm_health import reset_failure_count
 
 log = structlog.get_logger()
@@ -71,9 +71,10 @@ class Worker:
         """Store in the ledger that this cluster works with the wallet whose key the
         worker has, if it has one.
 
-        Raises WalletTakenError, when another cluster works with it; a retry does not help.
-        Raises LedgerUnavailableError, when the database does not answer; a retry helps.
-        Safe to repeat.
+        Raises WalletTakenError, when another cluster works with it, or OtherChainError,
+        when the ledger has read another chain; a retry does not help. Raises
+        LedgerUnavailableError, when the database does not answer; a retry helps. Safe
+        to repeat.
         """
         if self._hold_wallet is not None:
             self._hold_wallet()
@@ -84,7 +85,7 @@ class Worker:
         no broker can lose them.
 
         Raises LedgerUnavailableError; the next task tries again. Raises
-        WalletTakenError; then the worker ends.
+        WalletTakenError or OtherChainError; then the worker ends.
         """
         with self._lock:
             if not self._has_begun:
@@ -100,6 +101,14 @@ class Worker:
         except WalletTakenError as error:
             log.critical(
                 "wallet_used_by_other_cluster",
+                error=str(error),
+                advice="the worker ends",
+            )
+            this_worker.should_stop = WRONG_SETTINGS
+            raise
+        except OtherChainError as error:
+            log.critical(
+                "ledger_read_other_chain",
                 error=str(error),
                 advice="the worker ends",
             )

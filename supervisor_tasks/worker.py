@@ -86,7 +86,7 @@ def on_worker_init(sender: Any, **_: object) -> None:
 
 def _hold_wallet(worker: "Worker") -> None:
     """Store that this cluster works with the worker's wallet. Raises WalletTakenError
-    if another cluster does.
+    if another cluster does, and OtherChainError if the ledger has read another chain.
 
     If the ledger does not answer, or has no tables yet, the worker's first task tries
     again.

@@ -18,6 +18,16 @@ from supervisor_tasks.ledger.tables import JOBS, WALLET_HOLDERS
 
 # two clusters may start at once
 _ONE_AT_A_TIME = text("LOCK TABLE wallet_holders IN SHARE ROW EXCLUSIVE MODE")
+# the chain of the blocks that the cluster has read; no row before it has read any. A
+# released wallet leaves the transactions.
+_CHAIN_READ = text(
+    """
+    SELECT COALESCE(
+        (SELECT chain_id FROM wallet_holders WHERE cluster = :cluster),
+        (SELECT chain_id FROM transactions WHERE cluster = :cluster ORDER BY id DESC LIMIT 1)
+    ) WHERE EXISTS (SELECT FROM cursors WHERE cluster = :cluster)
+    """
+)
 
 
 class WalletTakenError(PermanentError):
@@ -45,6 +55,20 @@ class WalletTakenError(PermanentError):
         )
 
 
+class OtherChainError(PermanentError):
+    """The ledger has read another chain for this cluster. Its blocks, jobs and
+    transactions are not on the chain of the settings. A retry is useless until the
+    operator acts.
+    """
+
+    def __init__(self, cluster: str, chain_id: int, read: int) -> None:
+        super().__init__(
+            f"CHAIN_ID: found {chain_id}; expected {read}, the chain that the ledger has read for the cluster {cluster!r}."
+            f" If CHAIN_ID is wrong, set CHAIN_ID={read}. If the cluster moves to chain {chain_id}, let its jobs end with"
+            f" CHAIN_ID={read} first, then give the fleet another CLUSTER_NAME: docs/how-to/change-keys.md"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class HeldWallet:
     """A wallet that a cluster works with, and when a worker with its key last started.
@@ -69,7 +93,8 @@ class WalletHolders:
     def hold(self, chain_id: int, address: str, *, shared: bool) -> None:
         """Store that the cluster works with this wallet, and with no other one. Safe to
         repeat. Raises WalletTakenError, when another cluster has the wallet and not
-        both share it; a retry does not help until the operator acts.
+        both share it, or OtherChainError, when the ledger has read another chain for
+        this cluster; a retry does not help until the operator acts.
         """
         columns = WALLET_HOLDERS.c
         this = (
@@ -93,6 +118,9 @@ class WalletHolders:
         }
         with self._engine.begin() as connection:
             connection.execute(_ONE_AT_A_TIME)
+            read = connection.scalar(_CHAIN_READ, {"cluster": self._cluster})
+            if read not in (None, chain_id):
+                raise OtherChainError(self._cluster, chain_id, read)
             for other in connection.execute(others):
                 if not (shared and other.shared):
                     raise WalletTakenError(

@@ -23,6 +23,8 @@ from devgrid.services.start import start_server
 from devgrid.state_folder import new_state_folder
 from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
 from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.ledger.block_reads import Cursors
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
@@ -274,15 +276,45 @@ def lost_messages(processes: Processes) -> tuple[str, ...]:
     )
 
 
-def test_worker__anothers_wallet_and_a_late_ledger__ends_with_2_before_any_task(
-    fleet: Fleet, engine: Engine, processes: Processes
+@pytest.mark.parametrize(
+    ("cluster", "holder", "chain_id", "event", "reason"),
+    [
+        pytest.param(
+            "late",
+            "other",
+            CHAIN_ID,
+            "wallet_used_by_other_cluster",
+            "the cluster 'other' of this ledger works",
+            id="the wallet of another cluster",
+        ),
+        pytest.param(
+            "moved",
+            "moved",
+            1,
+            "ledger_read_other_chain",
+            "expected 1, the chain that the ledger has read for the cluster 'moved'",
+            id="another chain",
+        ),
+    ],
+)
+def test_worker__not_its_wallet_or_chain_and_a_late_ledger__ends_with_2_before_any_task(
+    fleet: Fleet,
+    engine: Engine,
+    processes: Processes,
+    cluster: str,
+    holder: str,
+    chain_id: int,
+    event: str,
+    reason: str,
 ) -> None:
     """The ledger does not answer when the worker starts; so its first task is the first
     that can ask.
     """
     key = f"{3:064x}"
     address = Account.from_key(key).address.lower()
-    WalletHolders(engine, "other").hold(CHAIN_ID, address, shared=False)
+    WalletHolders(engine, holder).hold(chain_id, address, shared=False)
+    with engine.begin() as connection:
+        Cursors(engine, holder).set(connection, CONTRACT_STREAM, 7, "0x0")
     postgres = processes.folder / "postgres"
     with Proxy.start(
         next(str(path) for path in postgres.rglob(".s.PGSQL.*") if path.is_socket())
@@ -297,9 +329,9 @@ def test_worker__anothers_wallet_and_a_late_ledger__ends_with_2_before_any_task(
             fleet.environment
             | {"DATABASE_URL": url.render_as_string(hide_password=False)},
         )
-        late.environment |= {"CLUSTER_NAME": "late", "ETH_PRIVATE_KEY": key}
-        worker = late.start_worker("late-worker", "-Q", "late.chain")
-        log = processes.logs / "late-worker.log"
+        late.environment |= {"CLUSTER_NAME": cluster, "ETH_PRIVATE_KEY": key}
+        worker = late.start_worker(f"{cluster}-worker", "-Q", f"{cluster}.chain")
+        log = processes.logs / f"{cluster}-worker.log"
         wait_until(
             lambda: "wallet_not_checked_yet" in log.read_text(),
             "the worker to start",
@@ -308,13 +340,14 @@ def test_worker__anothers_wallet_and_a_late_ledger__ends_with_2_before_any_task(
         network.fault(None)
         wait_until(lambda: worker.process() is None, "the worker to end", PATIENCE_S)
     told = log.read_text()
-    assert '"event": "wallet_used_by_other_cluster"' in told
-    assert "the cluster 'other' of this ledger works" in told
+    assert f'"event": "{event}"' in told
+    assert reason in told
     with engine.connect() as connection:
         assert (
             list(
                 connection.scalars(
-                    text("SELECT name FROM periodic_runs WHERE cluster = 'late'")
+                    text("SELECT name FROM periodic_runs WHERE cluster = :cluster"),
+                    {"cluster": cluster},
                 )
             )
             == []

@@ -3,11 +3,22 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
-from supervisor_tasks.ledger.wallet_holders import WalletHolders, WalletTakenError
+from supervisor_tasks.ledger.block_reads import Cursors
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
+from supervisor_tasks.ledger.wallet_holders import (
+    OtherChainError,
+    WalletHolders,
+    WalletTakenError,
+)
 from tests.support.ledger import emptied
 
+TRANSACTION = """
+    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, idempotency_key, gas, max_fee_wei, priority_fee_wei,
+        raw, hash, state)
+    VALUES ('first', 1, 'a', 0, 'register', 'r', 1, 1, 1, '', 'h', 'MINED')
+    """
 WALLET, OTHER_WALLET = "0x" + "a" * 40, "0x" + "b" * 40
 
 
@@ -74,6 +85,45 @@ def test_hold__another_wallet_or_chain__is_free(
 ) -> None:
     taken(engine, "first")
     assert taken(engine, "second", wallet=wallet, chain_id=chain_id) == ""
+
+
+def read_a_block(engine: Engine, cluster: str) -> None:
+    with engine.begin() as connection:
+        Cursors(engine, cluster).set(connection, CONTRACT_STREAM, 7, "0x0")
+
+
+def test_hold__ledger_has_read_another_chain__is_refused_until_the_chain_is_back(
+    engine: Engine,
+) -> None:
+    taken(engine, "first", chain_id=1)
+    read_a_block(engine, "first")
+    for _ in range(2):
+        with pytest.raises(OtherChainError) as refused:
+            taken(engine, "first", chain_id=2, wallet=OTHER_WALLET)
+    assert str(refused.value) == (
+        "CHAIN_ID: found 2; expected 1, the chain that the ledger has read for the cluster 'first'. If CHAIN_ID is wrong,"
+        " set CHAIN_ID=1. If the cluster moves to chain 2, let its jobs end with CHAIN_ID=1 first, then give the fleet"
+        " another CLUSTER_NAME: docs/how-to/change-keys.md"
+    )
+    assert taken(engine, "first", chain_id=1) == ""
+    assert taken(engine, "second", chain_id=2) == ""
+
+
+def test_hold__ledger_has_read_no_block__another_chain_is_taken(engine: Engine) -> None:
+    taken(engine, "first", chain_id=1)
+    read_a_block(engine, "second")
+    assert taken(engine, "first", chain_id=2) == ""
+
+
+def test_hold__wallet_was_released__the_transactions_tell_the_chain(
+    engine: Engine,
+) -> None:
+    read_a_block(engine, "first")
+    with engine.begin() as connection:
+        connection.execute(text(TRANSACTION))
+    with pytest.raises(OtherChainError):
+        taken(engine, "first", chain_id=2)
+    assert taken(engine, "first", chain_id=1) == ""
 
 
 def test_hold__the_first_has_another_wallet_now__the_second_is_let_in(
