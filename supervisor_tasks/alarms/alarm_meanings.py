@@ -203,7 +203,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Let the user log in, or set another BENCHMARK_RUN_AS.",
     ),
     AlarmName.BENCHMARK_WAITS: Meaning(
-        "A benchmark has waited in SLURM's queue for long.",
+        "A benchmark has waited in SLURM's queue for long, or SLURM has long shown its job in a state that leads to no end.",
         "Read SLURM's reason in `supervisor benchmark show`.",
     ),
     AlarmName.SLURM_ACCOUNTING_UNUSED: Meaning(

@@ -62,7 +62,7 @@ class AlarmName(StrEnum):
     BENCHMARK_FAILED = "benchmark_failed"
     # the login node does not let BENCHMARK_RUN_AS log in
     BENCHMARK_USER_REJECTED = "benchmark_user_rejected"
-    BENCHMARK_WAITS = "benchmark_waits"  # for long, in SLURM's queue
+    BENCHMARK_WAITS = "benchmark_waits"  # for long: to begin, or to end
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
     NOTIFICATIONS_FAILING = "notifications_failing"
 

@@ -17,17 +17,22 @@ from supervisor_tasks.benchmarking.outcome import (
     blocked_reason,
     counts_nodes,
     end_reported,
+    leads_to_no_end,
+    left_behind,
     waits_long,
 )
 from supervisor_tasks.benchmarking.store_progress import store_and_log_update
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.ssh import LoginRejectedError
 from supervisor_tasks.slurm.submit_once import SlurmRecords
 
 log = structlog.get_logger()
+
+NO_END = "benchmark_leads_to_no_end"  # since when SLURM shows such states of its job
 
 
 def look_at_job(
@@ -44,15 +49,21 @@ def look_at_job(
         record, shows_end = _traces(context, run, measurement)
     window_s = context.benchmarking.jobs.cluster.submissions.window_s
     change = after_poll(measurement, record, window_s, output_shows_end=shows_end)
+    no_end = Duration(context.ledger.facts, NO_END)
+    no_end_s = no_end.update(leads_to_no_end(record), str(change.slurm_id))
     if change.state is BenchmarkState.SUBMITTED and change.slurm_id is not None:
         change = _ended_by_us(
             context, run, measurement, record, change, change.slurm_id
         )
-    store_and_log_update(context, measurement, change)
-    if change.state is BenchmarkState.SUBMITTED and waits_long(measurement, record):
-        advice = (
-            "see the queue of the partition; `supervisor benchmark cancel` ends the run"
+        change = left_behind(
+            change, record, cancel_reason=run.cancel_reason, no_end_s=no_end_s
         )
+    store_and_log_update(context, measurement, change)
+    is_submitted = change.state is BenchmarkState.SUBMITTED
+    if not is_submitted:
+        no_end.update(False)
+    if is_submitted and waits_long(measurement, record, no_end_s):
+        advice = "see the job and its partition in SLURM; `supervisor benchmark cancel` ends the run"
         about = {
             "run": run.id,
             "benchmark": measurement.benchmark,

@@ -30,9 +30,13 @@ MAX_SUBMISSIONS = 5
 # a network file system may show the login node an older file for so long
 OUTPUT_LATE_S = 60.0
 COMPLETED = "COMPLETED"
+STANDS_STILL = ("SUSPENDED", "STOPPED")
 # in SLURM's queue: a job that needs all planned nodes waits for one that went down
 NODES_COUNTED_AFTER_S = 15 * 60.0
-LONG_WAIT_S = 3600.0  # in SLURM's queue; then an alarm is raised
+# in SLURM's queue, or in states that lead to no end; then an alarm is raised
+LONG_WAIT_S = 3600.0
+# in states that lead to no end: SLURM kills processes within half a minute
+LEFT_AFTER_S = 60.0
 # in SLURM's queue; all that waits for the run, such as the registration, waits as long
 MAX_WAIT_S = 48 * 3600.0
 
@@ -125,11 +129,44 @@ def counts_nodes(measurement: Measurement, record: JobRecord | None) -> bool:
     return _waited_s(measurement, record) > NODES_COUNTED_AFTER_S
 
 
-def waits_long(measurement: Measurement, record: JobRecord | None) -> bool:
-    """Whether an alarm is raised: the partition is busy, or something is wrong that
-    only the operator can see.
+def leads_to_no_end(record: JobRecord | None) -> bool:
+    """Whether SLURM shows a state that leads to no end if it stays: COMPLETING on a
+    node whose processes cannot be killed, a suspended job.
     """
-    return _waited_s(measurement, record) > LONG_WAIT_S
+    if record is None:
+        return False
+    return record.phase is Phase.UNKNOWN or record.state in STANDS_STILL
+
+
+def waits_long(
+    measurement: Measurement, record: JobRecord | None, no_end_s: float
+) -> bool:
+    """Whether an alarm is raised: the partition is busy, or something is wrong that
+    only the operator can see. `no_end_s` is for how many seconds SLURM has shown states
+    that lead to no end.
+    """
+    return max(_waited_s(measurement, record), no_end_s) > LONG_WAIT_S
+
+
+def left_behind(
+    change: MeasurementUpdate,
+    record: JobRecord | None,
+    *,
+    cancel_reason: str | None,
+    no_end_s: float,
+) -> MeasurementUpdate:
+    """Return what follows for a job that SLURM was asked to end: a run that must end
+    does not wait for one that stays in states that lead to no end.
+    """
+    if cancel_reason is None or record is None:
+        return change
+    if change.state is not BenchmarkState.SUBMITTED or no_end_s < LEFT_AFTER_S:
+        return change
+    left = f"SLURM has shown {record.state} for {no_end_s / 60:.0f} min, and the job was left to it"
+    reason = "; ".join(filter(None, (cancel_reason, left, change.reason)))
+    return replace(
+        change, state=BenchmarkState.CANCELLED, poll_delay_s=0.0, reason=reason
+    )
 
 
 def too_few_nodes(measurement: Measurement, hardware: PartitionHardware) -> str:

@@ -51,7 +51,7 @@ from tests.support.benchmark_env import (
     until_stage,
 )
 from tests.support.commands import supervisor
-from tests.support.ledger import emptied
+from tests.support.ledger import emptied, let_time_pass
 from tests.support.marks import in_chaos
 from tests.support.submission_env import CUSTOMER, PATHS, SLURM_SETTINGS, SubmissionEnv
 
@@ -452,6 +452,33 @@ def test_benchmark__waits_for_an_hour__calls_the_operator_until_it_begins(
     until_done_without_waiting(submission_env, site, "good")
     assert alarms(site) == []
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
+
+
+def test_benchmark__suspended_for_an_hour__calls_the_operator_and_can_be_left(
+    submission_env: SubmissionEnv,
+) -> None:
+    site = a_site(submission_env, "endless")
+    site.ledger.benchmarks.ask("a test")
+    job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
+    suspended = submission_env.slurm.run("scontrol", "suspend", str(job["slurm_id"]))
+    assert suspended.returncode == 0, suspended.stderr
+    try:
+        moved_back(submission_env, "endless")
+        run_benchmark_task(site)
+        assert results(site)["endless"]["slurm_state"] == "SUSPENDED"
+        assert alarms(site) == []
+        let_time_pass(submission_env.engine, 3601, "condition.benchmark%")
+        moved_back(submission_env, "endless")
+        run_benchmark_task(site)
+        assert alarms(site) == [AlarmName.BENCHMARK_WAITS]
+        site.ledger.benchmarks.cancel("enough")
+        until_done(site)
+    finally:
+        submission_env.slurm.run("scancel", str(job["slurm_id"]))
+    found = results(site)["endless"]
+    assert found["state"] == "CANCELLED"
+    assert found["reason"].startswith("enough; SLURM has shown SUSPENDED for 60 min")
+    assert alarms(site) == []
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from supervisor_tasks.benchmarking.benchmark_run import (
     MeasurementUpdate,
 )
 from supervisor_tasks.benchmarking.outcome import (
+    LEFT_AFTER_S,
     LONG_WAIT_S,
     MAX_POLL_S,
     MAX_SUBMISSIONS,
@@ -27,6 +28,8 @@ from supervisor_tasks.benchmarking.outcome import (
     counts_nodes,
     cut_short,
     end_reported,
+    leads_to_no_end,
+    left_behind,
     too_few_nodes,
     unsound,
     waits_long,
@@ -359,9 +362,89 @@ def test_waits_long__each_wait__counts_nodes_first_and_calls_the_operator_later(
     waiting = one(BenchmarkState.SUBMITTED, called_ago_s=called_ago_s)
     assert (
         counts_nodes(waiting, record(state)),
-        waits_long(waiting, record(state)),
+        waits_long(waiting, record(state), 0.0),
     ) == (counted, long)
     assert not counts_nodes(waiting, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("COMPLETING", True),
+        ("SUSPENDED", True),
+        ("STOPPED", True),
+        ("NEVER_HEARD_OF", True),
+        ("RUNNING", False),
+        ("PENDING", False),
+        ("COMPLETED", False),
+    ],
+)
+def test_leads_to_no_end__each_state__is_one_that_does_not_end_by_itself(
+    state: str, expected: bool
+) -> None:
+    assert leads_to_no_end(record(state)) is expected
+    assert not leads_to_no_end(None)
+
+
+def test_waits_long__state_that_leads_to_no_end__calls_the_operator_after_an_hour() -> (
+    None
+):
+    begun = one(BenchmarkState.SUBMITTED, called_ago_s=MAX_WAIT_S)
+    found = [
+        waits_long(begun, record("COMPLETING"), no_end_s)
+        for no_end_s in (0.0, LONG_WAIT_S, LONG_WAIT_S + 1)
+    ]
+    assert found == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("slurm_state", "cancel_reason", "rejected", "no_end_s", "reason"),
+    [
+        ("COMPLETING", None, "", LONG_WAIT_S, None),
+        ("COMPLETING", "enough", "", LEFT_AFTER_S - 1, None),
+        (
+            "COMPLETING",
+            "enough",
+            "",
+            LEFT_AFTER_S,
+            "enough; SLURM has shown COMPLETING for 1 min, and the job was left to it",
+        ),
+        (
+            "SUSPENDED",
+            "enough",
+            "denied",
+            600.0,
+            "enough; SLURM has shown SUSPENDED for 10 min, and the job was left to it;"
+            " it could not be cancelled: denied",
+        ),
+        ("RUNNING", "enough", "denied", 0.0, None),
+        ("COMPLETED", "enough", "", 0.0, None),
+    ],
+)
+def test_left_behind__cancelled_run__leaves_what_stays_in_such_a_state_for_a_minute(
+    slurm_state: str,
+    cancel_reason: str | None,
+    rejected: str,
+    no_end_s: float,
+    reason: str | None,
+) -> None:
+    seen = record(slurm_state)
+    change = after_poll(
+        one(BenchmarkState.SUBMITTED, called_ago_s=9.0), seen, SETTLED_S
+    )
+    if cancel_reason is not None and change.state is BenchmarkState.SUBMITTED:
+        change = after_cancel(
+            change,
+            seen,
+            cannot_start="",
+            cancel_reason=cancel_reason,
+            rejected=rejected,
+        )
+    found = left_behind(change, seen, cancel_reason=cancel_reason, no_end_s=no_end_s)
+    if reason is None:
+        assert found == change
+    else:
+        assert (found.state, found.reason) == (BenchmarkState.CANCELLED, reason)
 
 
 @pytest.mark.parametrize(
