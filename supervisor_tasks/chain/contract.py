@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -286,6 +287,25 @@ class Contract:
             (_, status, _, provider, *_), *_ = GET_JOB.decode(self._returned(answer))
             statuses[job_id] = ChainStatus(status), provider.lower()
         return statuses
+
+    def statuses_of_each(
+        self, endpoints: Endpoints, job_ids: Sequence[JobId]
+    ) -> dict[str, dict[JobId, tuple[ChainStatus, str]]]:
+        """The status of jobs and their provider as each endpoint has them now, by its
+        name. An answer that cannot be read is left out.
+        """
+        jobs = self.addresses.jobs
+        calls = [_view(jobs, _get_job(job_id)) for job_id in job_ids]
+        shown = dict[str, dict[JobId, tuple[ChainStatus, str]]]()
+        for name, answers in self.of_each(endpoints, calls).items():
+            shown[name] = {}
+            for job_id, answer in zip(job_ids, answers, strict=False):
+                if isinstance(answer, RpcError):
+                    continue
+                with suppress(ValueError):
+                    job = _on_chain(answer)
+                    shown[name][job_id] = job.status, job.provider
+        return shown
 
     def on_chain(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
         """The state of jobs at a block, a thousand in one request. A job that the

@@ -1,12 +1,12 @@
 """With two RPC endpoints or more, a job begins or ends when two of them show the same
-events in a transaction's receipt.
+events in a transaction's receipt, or the same status on the contract.
 
 A lying node can invent a log at no cost. With a claim that never happened, or another
 provider's claim, this provider would run a job that is not paid. With an end that never
 happened, the provider would cancel a customer's job, and report nothing of it. If two
-endpoints or more answer, and fewer than two show the event, the job waits without a
-time limit, and the worker raises an alarm. If only one endpoint answers, the job waits
-for PATIENCE_S; then the worker believes this endpoint alone, and raises an alarm.
+endpoints or more answer, and fewer than two show this, the job waits without a time
+limit, and the worker raises an alarm. If only one endpoint answers, the job waits for
+PATIENCE_S; then the worker believes this endpoint alone, and raises an alarm.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,20 +28,22 @@ from supervisor_tasks.jobs.events import (
     Claimed,
     ToppedUp,
 )
-from supervisor_tasks.jobs.model import JobId, is_final
+from supervisor_tasks.jobs.model import ChainStatus, JobId, is_final
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import Ledger
 
 log = structlog.get_logger()
 
 DISAGREE_S = 60.0  # a node that is only behind disagrees for less
-ADVICE = "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
+ADVICE = "not all endpoints show this: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 ALONE_ADVICE = (
     "jobs begin and end on the events of one endpoint, which could invent them: repair the others, or take them out of"
     " METASCHEDULER_ENDPOINT_RPC"
 )
 
-Events = dict[str, set[ChainEvent]]  # by the transaction's hash
+# an event, or a job's status with its provider
+Fact = ChainEvent | tuple[ChainStatus, str]
+Facts = dict[str, set[Fact]]  # by the transaction's hash, or by the job
 
 
 def unconfirmed_transactions(
@@ -51,20 +53,65 @@ def unconfirmed_transactions(
     there is only one endpoint. Each endpoint gets one request for all transactions
     together.
     """
-    endpoints = contract.rpc
-    if (
-        not isinstance(endpoints, Endpoints)
-        or endpoints.number < MIN_AGREEING_ENDPOINTS
-    ):
+    endpoints = _several_endpoints(contract)
+    if endpoints is None:
         return set()
     wanted = _by_transaction(ledger, events)
     if not wanted:
         return set()
     shown = _shown_by_endpoints(contract, endpoints, sorted(wanted))
+    return _unconfirmed(ledger, endpoints, wanted, shown)
+
+
+def unconfirmed_statuses(
+    ledger: Ledger,
+    contract: Contract,
+    statuses: Mapping[JobId, tuple[ChainStatus, str]],
+) -> set[JobId]:
+    """The jobs whose status and provider on the contract no second endpoint shows;
+    empty when there is only one endpoint. Each endpoint gets one request for all jobs
+    together.
+    """
+    endpoints = _several_endpoints(contract)
+    if endpoints is None or not statuses:
+        return set()
+    wanted: Facts = {job_id: {status} for job_id, status in statuses.items()}
+    shown = dict[str, Facts]()
+    for name, found in contract.statuses_of_each(endpoints, sorted(statuses)).items():
+        shown[name] = {job_id: {status} for job_id, status in found.items()}
+    return {JobId(key) for key in _unconfirmed(ledger, endpoints, wanted, shown)}
+
+
+def unconfirmed_ends(
+    ledger: Ledger,
+    contract: Contract,
+    statuses: Mapping[JobId, tuple[ChainStatus, str]],
+) -> set[JobId]:
+    """The jobs that are over, or have no provider any more, by their status on the
+    contract, which no second endpoint shows.
+    """
+    ends = {
+        job_id: status for job_id, status in statuses.items() if not status[0].is_active
+    }
+    return unconfirmed_statuses(ledger, contract, ends)
+
+
+def _several_endpoints(contract: Contract) -> Endpoints | None:
+    """The endpoints, if there are enough to compare them."""
+    endpoints = contract.rpc
+    if not isinstance(endpoints, Endpoints):
+        return None
+    return endpoints if endpoints.number >= MIN_AGREEING_ENDPOINTS else None
+
+
+def _unconfirmed(
+    ledger: Ledger, endpoints: Endpoints, wanted: Facts, shown: Mapping[str, Facts]
+) -> set[str]:
+    """The keys of `wanted` that too few endpoints show. Raises the alarms."""
     missing = {
-        tx_hash
-        for tx_hash in wanted
-        if len(_shown_by(tx_hash, wanted, shown)) < MIN_AGREEING_ENDPOINTS
+        key
+        for key in wanted
+        if len(_shown_by(key, wanted, shown)) < MIN_AGREEING_ENDPOINTS
     }
     if len(shown) < MIN_AGREEING_ENDPOINTS and endpoints.alone_for_s() > PATIENCE_S:
         return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
@@ -79,15 +126,13 @@ def _not_shown_at_all(
     ledger: Ledger,
     endpoints: Endpoints,
     missing: set[str],
-    wanted: Events,
-    shown: Mapping[str, Events],
+    wanted: Facts,
+    shown: Mapping[str, Facts],
 ) -> set[str]:
-    """The transactions that the one endpoint that answers does not show. It is believed
-    about the others.
+    """Out of `missing`, what the one endpoint that answers does not show. It is
+    believed about the others.
     """
-    not_shown = {
-        tx_hash for tx_hash in missing if not _shown_by(tx_hash, wanted, shown)
-    }
+    not_shown = {key for key in missing if not _shown_by(key, wanted, shown)}
     if not_shown:
         _update_disagreement_alarm(ledger, not_shown, wanted, shown)
     if missing - not_shown:
@@ -95,11 +140,11 @@ def _not_shown_at_all(
     return not_shown
 
 
-def _by_transaction(ledger: Ledger, events: Iterable[ChainEvent]) -> Events:
+def _by_transaction(ledger: Ledger, events: Iterable[ChainEvent]) -> Facts:
     """The events that begin, change or end work of ours, by transaction. A transition
     counts if it ends a job that the ledger has as going on, or that these events begin.
     """
-    found, ends = Events(), list[ChainEvent]()
+    found, ends = Facts(), list[ChainEvent]()
     claimed = set[JobId]()
     for entry in events:
         if isinstance(entry.event, Claimed | ToppedUp | CancelRequested):
@@ -133,7 +178,7 @@ def _going_on(ledger: Ledger, job_ids: Collection[JobId]) -> set[JobId]:
 
 def _shown_by_endpoints(
     contract: Contract, endpoints: Endpoints, hashes: Sequence[str]
-) -> dict[str, Events]:
+) -> dict[str, Facts]:
     """The events that the receipts show, by the name of the endpoint."""
     receipts = contract.of_each(
         endpoints, [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes]
@@ -144,23 +189,21 @@ def _shown_by_endpoints(
     }
 
 
-def _shown(
-    contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]
-) -> Events:
+def _shown(contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]) -> Facts:
     """The events that an endpoint's receipts show."""
-    found = Events()
+    found = Facts()
     for tx_hash, receipt in zip(hashes, receipts, strict=True):
         if not isinstance(receipt, RpcError | None):
             found[tx_hash] = set(contract.decode_events(receipt["logs"])[0])
     return found
 
 
-def _shown_by(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> list[str]:
-    """The names of the endpoints that show all wanted events of the transaction."""
+def _shown_by(key: str, wanted: Facts, shown: Mapping[str, Facts]) -> list[str]:
+    """The names of the endpoints that show all that is wanted under this key."""
     return [
         name
-        for name, its_events in shown.items()
-        if wanted[tx_hash] <= its_events.get(tx_hash, set())
+        for name, its_facts in shown.items()
+        if wanted[key] <= its_facts.get(key, set())
     ]
 
 
@@ -174,16 +217,16 @@ def _raise_one_endpoint_alarm(
     ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT, **advice)
     log.warning(
         "events_accepted_from_one_endpoint",
-        transactions=len(missing),
+        number=len(missing),
         first=min(missing),
     )
 
 
 def _update_disagreement_alarm(
-    ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]
+    ledger: Ledger, missing: set[str], wanted: Facts, shown: Mapping[str, Facts]
 ) -> None:
-    """Raise the alarm when endpoints that answer have disagreed about one transaction
-    for DISAGREE_S.
+    """Raise the alarm when endpoints that answer have disagreed about one transaction,
+    or one job, for DISAGREE_S.
     """
     condition = Condition(ledger, AlarmName.ENDPOINTS_DISAGREE, DISAGREE_S)
     doubted = condition.duration.subject()
@@ -193,7 +236,7 @@ def _update_disagreement_alarm(
     condition.update(
         True,
         doubted,
-        transactions=len(missing),
+        number=len(missing),
         first=doubted,
         shown_by=shown_by,
         not_shown_by=[name for name in shown if name not in shown_by],

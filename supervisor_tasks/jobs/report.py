@@ -9,6 +9,7 @@ from itertools import chain
 import structlog
 
 from supervisor_tasks.chain.contract import refuse_call, report_call
+from supervisor_tasks.chain_events.cross_check import unconfirmed_ends
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.backoff import retry_delay_s
 from supervisor_tasks.execution.effect_failures import given_back_on_failure, park
@@ -44,6 +45,7 @@ MAX_UNEXPLAINED_TRIES = 3
 MAX_REVERTED_REPORTS = 3
 # The node cannot estimate a step while the step before it is not mined.
 FOLLOWING_GAS = 250_000
+UNCONFIRMED = "only one RPC endpoint shows that the job is over, or has no provider"
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
 
 
@@ -275,14 +277,21 @@ def _explain_rejections(
     jobs: Mapping[JobId, Job],
     rejected: Sequence[tuple[OpenEffect, RevertedError]],
 ) -> None:
-    """Ask the contract for the status of jobs whose report it would reject."""
+    """Ask the contract for the status of jobs whose report it would reject. If no second
+    endpoint shows that a job is over, its report is tried again later.
+    """
     if not rejected:
         return
     seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in rejected)
-    statuses = context.chain.contract.statuses(
-        [effect.job_id for effect, _ in rejected], seen_block
-    )
+    contract = context.chain.contract
+    statuses = contract.statuses([effect.job_id for effect, _ in rejected], seen_block)
+    unconfirmed = unconfirmed_ends(context.ledger, contract, statuses)
     for effect, error in rejected:
+        if effect.job_id in unconfirmed:
+            context.ledger.effects.postpone(
+                [effect], retry_delay_s(effect.attempts), UNCONFIRMED
+            )
+            continue
         # None: the job's request was in a lost block
         status, _ = statuses.get(effect.job_id, (None, ""))
         _explain_rejection(context, jobs[effect.job_id], effect, error, status)

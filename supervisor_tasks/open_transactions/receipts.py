@@ -10,7 +10,10 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.chain.contract import ChainEvent
-from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
+from supervisor_tasks.chain_events.cross_check import (
+    unconfirmed_ends,
+    unconfirmed_transactions,
+)
 from supervisor_tasks.chain_events.event_logs import decode_logs
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
@@ -206,17 +209,19 @@ def _statuses_on_chain(
     context: WorkerContext, mined: Sequence[Mined]
 ) -> list[JobChange]:
     """The contract's status of the jobs whose transaction reverted, not older than that
-    transaction's block.
+    transaction's block. An end that no second endpoint shows is left out: the report's
+    next try asks for it.
     """
     failed = _failed(mined)
     if not failed:
         return []
-    statuses = context.chain.contract.statuses(
-        sorted(failed), not_before=max(failed.values())
-    )
+    contract = context.chain.contract
+    statuses = contract.statuses(sorted(failed), not_before=max(failed.values()))
+    unconfirmed = unconfirmed_ends(context.ledger, contract, statuses)
     return [
         JobChange(job_id, ChainStatusObserved(status))
         for job_id, (status, _) in statuses.items()
+        if job_id not in unconfirmed
     ]
 
 

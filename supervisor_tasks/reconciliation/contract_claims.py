@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import ChainEvent, Contract
-from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
+from supervisor_tasks.chain_events.cross_check import (
+    unconfirmed_statuses,
+    unconfirmed_transactions,
+)
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError
 from supervisor_tasks.jobs.events import Claimed
@@ -16,6 +19,7 @@ from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation import backfill
+from supervisor_tasks.reconciliation.rules import ends_on_chain
 from supervisor_tasks.reconciliation.snapshot import (
     Snapshot,
     is_active_and_ours,
@@ -61,6 +65,12 @@ def look_at_contract(
         scan_is_current=_scan_is_current(ledger),
         scanned_block=cursor[0] if cursor else 0,
     )
+    unconfirmed = unconfirmed_statuses(ledger, contract, ends_on_chain(snapshot))
+    if unconfirmed:
+        report.unseen["ends"] = (
+            f"no second endpoint shows that {len(unconfirmed)} jobs are over, such as {min(unconfirmed)}"
+        )
+    snapshot = snapshot.changed(unconfirmed_on_chain=unconfirmed)
     _store_foreign_claims(ledger, others, snapshot)
     new_claims = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
     doubted = _doubted(context, contract, snapshot, new_claims)

@@ -56,7 +56,10 @@ def _unchecked(snapshot: Snapshot) -> set[str]:
         kinds += (DiscrepancyKind.REASSIGNED_ON_CHAIN,)
     if snapshot.slurm is None:
         kinds += (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
-    unchecked = set[str]()
+    unchecked = {
+        doubt_key(DiscrepancyKind.REASSIGNED_ON_CHAIN, job_id)
+        for job_id in snapshot.unconfirmed_on_chain
+    }
     for key in snapshot.previous_doubts:
         if key.startswith(kinds):
             unchecked.add(key)

@@ -23,6 +23,7 @@ from supervisor_tasks.jobs.events import (
 from supervisor_tasks.jobs.model import (
     BEFORE_SLURM,
     IN_SLURM,
+    Address,
     ChainStatus,
     EffectKind,
     JobId,
@@ -43,6 +44,7 @@ from supervisor_tasks.reconciliation.snapshot import (
     is_live_row,
     is_row_of,
     listed_id,
+    names_with_our_comment,
     never_ran,
     never_seen,
     new_among,
@@ -129,8 +131,27 @@ def _on_chain(
         return
     for job in undecided:
         node_is_behind = job.chain_block > snapshot.block
-        if not node_is_behind:
+        if not node_is_behind and job.job_id not in snapshot.unconfirmed_on_chain:
             yield from _by_contract(job, snapshot.chain.get(job.job_id), snapshot)
+
+
+def ends_on_chain(snapshot: Snapshot) -> dict[JobId, tuple[ChainStatus, Address]]:
+    """Return the status and the provider on the contract of the jobs that a sweep would
+    end, or cancel in SLURM, because of these.
+    """
+    running = names_with_our_comment(snapshot.rows.values(), snapshot.comment)
+    ends = dict[JobId, tuple[ChainStatus, Address]]()
+    for job_id, on_chain in (snapshot.chain or {}).items():
+        job = snapshot.jobs.get(job_id)
+        if job is None:
+            ends_here = job_id in running and on_chain.status.is_final
+        elif is_active_job_of(on_chain, job.provider):
+            ends_here = False
+        else:
+            ends_here = job.is_final or any(_by_contract(job, on_chain, snapshot))
+        if ends_here:
+            ends[job_id] = on_chain.status, on_chain.provider
+    return ends
 
 
 def _claimed_by_others(snapshot: Snapshot) -> Iterator[Discrepancy]:
@@ -568,7 +589,8 @@ def _unknown_to_the_ledger(
         return
     parties = on_chain.provider, on_chain.customer
     ours = parties == (snapshot.provider, row.user)
-    if ours and on_chain.status.is_final:
+    confirmed = job_id not in snapshot.unconfirmed_on_chain
+    if ours and confirmed and on_chain.status.is_final:
         yield Discrepancy(
             DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id
         )
@@ -579,7 +601,9 @@ def _unknown_to_the_ledger(
 def _over(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the contract expects nothing more of this job from us."""
     on_chain = snapshot.on_chain(job.job_id)
-    return on_chain is not None and not is_active_job_of(on_chain, job.provider)
+    if on_chain is None or job.job_id in snapshot.unconfirmed_on_chain:
+        return False
+    return not is_active_job_of(on_chain, job.provider)
 
 
 # --- the ledger itself ----------------------------------------------------------------

@@ -94,7 +94,8 @@ class Snapshot:
     are old claims that were read from the chain's logs, or taken over.
     `foreign_claim_tags` are other ledgers' claims, with that ledger's instance tag.
     `scan_is_current` means that the scan goes on, and would have found lost blocks. It
-    has read the blocks up to `scanned_block`.
+    has read the blocks up to `scanned_block`. `unconfirmed_on_chain` are jobs that the
+    contract has as over, or as another provider's, at only one of several endpoints.
 
     `persisted_by_slurm` are jobs that SLURM does not list, and that slurmctld had on
     its disk when it was started; None if that was not looked up. `confirmed_lookups` is
@@ -124,6 +125,7 @@ class Snapshot:
     block: int = 0
     scan_is_current: bool = True
     scanned_block: int = 0
+    unconfirmed_on_chain: Collection[JobId] = frozenset()
     slurm: Mapping[SlurmId, SqueueRow] | None = None
     persisted_by_slurm: Collection[JobId] | None = None
     confirmed_lookups: Mapping[JobId, JobRecord | None] = field(default_factory=dict)
@@ -506,4 +508,4 @@ def is_active_job_of(on_chain: OnChainJob | None, provider: Address) -> bool:
     """Whether the job is ours, and active."""
     if on_chain is None or on_chain.provider != provider:
         return False
-    return on_chain.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)
+    return on_chain.status.is_active

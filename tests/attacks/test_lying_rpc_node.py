@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+import requests
 from sqlalchemy import Engine
 
 from devgrid import REPOSITORY
@@ -26,7 +28,13 @@ from devgrid.ports import free_port
 from devgrid.processes import wait_until
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.abi_codec import function
-from supervisor_tasks.chain.contract import CLAIM, CLAIMED, TRANSITION, report_call
+from supervisor_tasks.chain.contract import (
+    ABI_SLOT_DIGITS,
+    CLAIM,
+    CLAIMED,
+    TRANSITION,
+    report_call,
+)
 from supervisor_tasks.chain.rpc import failover
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.chain.rpc.endpoint_health import PATIENCE_S, Health
@@ -34,16 +42,31 @@ from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.chain.rpc.unanswered import BUSY_COUNTS_LESS, COUNTED_S
 from supervisor_tasks.chain_events import cross_check
 from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
+from supervisor_tasks.context import ReconciliationServices
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, State, StatusUpdate
+from supervisor_tasks.jobs.report import report
+from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.transaction_names import report_purpose
 from supervisor_tasks.monitoring import chain_alarms
+from supervisor_tasks.reconciliation.contract_claims import look_at_contract
+from supervisor_tasks.reconciliation.recording import record_discrepancies
+from supervisor_tasks.reconciliation.rules import find_discrepancies
+from supervisor_tasks.reconciliation.snapshot import (
+    DiscrepancyKind,
+    Snapshot,
+    doubt_key,
+)
+from supervisor_tasks.reconciliation.sweep_report import ReconciliationReport
+from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.raw_transaction import FILLER_GAS
 from supervisor_tasks.wallet.transaction_writer import TooDearError, Write
 from tests.support.http_servers import Quiet, http_server
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, rejecting_node
+from tests.support.running_claims import due, started
+from tests.support.snapshots import OUR_COMMENT, row
 from tests.support.wallet_harness import (
     GAS,
     ChainHarness,
@@ -857,6 +880,153 @@ def test_end__by_our_own_report_or_of_anothers_job__the_second_endpoint_is_not_a
         end_on_chain(chain, other, theirs, "ended")
         scan(harness.site)
         assert "eth_getTransactionReceipt" not in asked
+
+
+@contextmanager
+def node_with_statuses(
+    chain: Chain, statuses: Mapping[JobId, ChainStatus]
+) -> Iterator[str]:
+    """A node that shows these statuses of jobs on the contract."""
+
+    def answer(calls: list[Call]) -> tuple[int, Any]:
+        answers = {entry["id"]: entry for entry in real_answers(chain, calls)}
+        for call in calls:
+            if call["method"] != "eth_call":
+                continue
+            for job_id, status in statuses.items():
+                if call["params"][0]["data"].endswith(job_id[2:]):
+                    true = answers[call["id"]]["result"]
+                    start = len("0x") + 2 * ABI_SLOT_DIGITS
+                    rest = true[start + ABI_SLOT_DIGITS :]
+                    said = f"{true[:start]}{status:064x}{rest}"
+                    answers[call["id"]]["result"] = said
+        return 200, list(answers.values())
+
+    with node_proxy(chain, answer) as (_, url):
+        yield url
+
+
+def swept_contract(harness: ChainHarness, row: SqueueRow | None = None) -> Snapshot:
+    """Do the part of a sweep that concerns the contract. SLURM lists the row, and all
+    doubts are old.
+    """
+    contract, ledger = harness.site.chain.contract, harness.site.ledger
+    services = ReconciliationServices(lambda _: contract, 60.0, 0.0, 0)
+    site = replace(harness.site, reconciliation_services=services)
+    jobs = ledger.reconciliations.active()
+    kind = DiscrepancyKind.REASSIGNED_ON_CHAIN
+    snapshot = Snapshot(
+        provider=contract.provider,
+        comment=OUR_COMMENT,
+        jobs=jobs,
+        slurm={} if row is None else {row.slurm_id: row},
+        previous_doubts={doubt_key(kind, job_id): 1.0 for job_id in jobs},
+        grace_s=0.0,
+    )
+    snapshot, _ = look_at_contract(site, snapshot, ReconciliationReport("a test"))
+    found = find_discrepancies(snapshot)
+    record_discrepancies(ledger, snapshot, found)
+    assert not any(discrepancy.cancel for discrepancy in found)
+    return snapshot
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_sweep__one_endpoint_has_the_job_as_over__the_job_goes_on(
+    chain: Chain,
+    empty_database: Engine,
+    provider: Account,
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cross_check, "DISAGREE_S", 0.0)
+    said = dict[JobId, ChainStatus]()
+    with node_with_statuses(chain, said) as lying:
+        rpc = Endpoints([lying, chain.rpc_url], chain.chain_id)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        scan(harness.site)  # from here on
+        ours = claimed_job(harness, provider)
+        before = job_of(harness, ours)
+        status = ChainStatus.PENDING if how == "given back" else ChainStatus.CANCELLED
+        said[ours] = status
+        assert swept_contract(harness).unconfirmed_on_chain == {ours}
+        assert job_of(harness, ours) == before
+        assert AlarmName.ENDPOINTS_DISAGREE in harness.alarms()
+        said.clear()
+        end_on_chain(chain, provider, ours, how)
+        harness.site.ledger.periodic_runs.record("scan")
+        with harness.engine.begin() as connection:
+            store = harness.site.ledger.cursors.set
+            store(connection, CONTRACT_STREAM, chain.block_number(), "")
+        assert swept_contract(harness).unconfirmed_on_chain == set()
+        assert job_of(harness, ours).state is ENDS[how]
+
+
+def test_sweep__one_endpoint_has_a_slurm_job_as_over__it_is_not_cancelled(
+    chain: Chain, empty_database: Engine, provider: Account
+) -> None:
+    """The ledger does not know the job: it was restored from a backup."""
+    (ours,) = scheduled_jobs(chain, provider, 1)
+    chain.send(provider, "MetaScheduler", "claimNextJob")
+    with node_with_statuses(chain, {ours: ChainStatus.CANCELLED}) as lying:
+        rpc = Endpoints([lying, chain.rpc_url], chain.chain_id)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        customer = chain.job(ours).customer.lower()
+        in_slurm = row(name=ours, user=customer)
+        assert swept_contract(harness, in_slurm).unconfirmed_on_chain == {ours}
+
+
+def test_report__one_endpoint_rejects_it_and_has_the_job_as_over__is_tried_again(
+    chain: Chain, empty_database: Engine, provider: Account
+) -> None:
+    said = dict[JobId, ChainStatus]()
+    reverts = {"code": 3, "message": "execution reverted", "data": "0x"}
+    with node_with_statuses(chain, said) as dishonest:
+
+        def answer(calls: list[Call]) -> tuple[int, Any] | None:
+            answers = requests.post(dishonest, json=calls, timeout=deadline(60)).json()
+            by_id = {entry["id"]: entry for entry in answers}
+            for call in calls:
+                if said and call["method"] == "eth_estimateGas":
+                    by_id[call["id"]] = {
+                        "jsonrpc": "2.0",
+                        "id": call["id"],
+                        "error": reverts,
+                    }
+            return 200, list(by_id.values())
+
+        with node_proxy(chain, answer) as (_, lying):
+            rpc = Endpoints([lying, chain.rpc_url], chain.chain_id)
+            harness = ChainHarness.of(chain, provider, empty_database, rpc)
+            ours = started(harness, provider)
+            before = job_of(harness, ours)
+            said[ours] = ChainStatus.CANCELLED
+            for _ in range(5):
+                due(harness)
+                report(harness.site)
+            assert job_of(harness, ours) == before
+            assert AlarmName.EFFECT_PARKED not in harness.alarms()
+            said.clear()
+            due(harness)
+            report(harness.site)
+            wait_until(lambda: not harness.follow(), "the report to be mined", 20.0)
+            assert chain.job(ours).status is ChainStatus.RUNNING
+
+
+def test_receipt__of_a_revert_and_one_endpoint_has_the_job_as_over__the_job_goes_on(
+    chain: Chain, empty_database: Engine, provider: Account
+) -> None:
+    said = dict[JobId, ChainStatus]()
+    with node_with_statuses(chain, said) as lying:
+        rpc = Endpoints([lying, chain.rpc_url], chain.chain_id)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        scan(harness.site)  # from here on
+        ours = claimed_job(harness, provider)
+        said[ours] = ChainStatus.CANCELLED
+        # the contract rejects an end before the start
+        harness.writer.send([status_write(ours, ChainStatus.FINISHED)])
+        wait_until(lambda: not harness.follow(), "the revert to be read", 20.0)
+        assert harness.states() == ["MINED", "REVERTED"]
+        assert job_of(harness, ours).state is State.CLAIMED
 
 
 # --- contracts of others --------------------------------------------------------------

@@ -83,6 +83,17 @@ def test_doubts__side_that_does_not_answer__keeps_the_doubts_about_that_side(
     assert doubts(view, []) == {key: BEFORE[key] for key in left}
 
 
+def test_doubts__no_second_endpoint_shows_the_job_elsewhere__keeps_that_doubt() -> None:
+    view = seeing(
+        known(),
+        rows=[row()],
+        previous_doubts=BEFORE,
+        unconfirmed_on_chain={name(1)},
+    )
+    assert doubts(view, []) == {REASSIGNED: BEFORE[REASSIGNED]}
+    assert doubts(replace(view, previous_doubts={}), []) == {}
+
+
 def test_doubts__accounting_does_not_answer__keeps_only_the_doubt_that_there_was() -> (
     None
 ):

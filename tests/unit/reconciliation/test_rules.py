@@ -33,9 +33,14 @@ from supervisor_tasks.jobs.paid_size import Paid
 from supervisor_tasks.jobs.reorg_rules import LAST_LOG
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.reconciliation.doubts import doubts, needs_operator
-from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
+from supervisor_tasks.reconciliation.models import (
+    JobSummary,
+    OnChainJob,
+    earlier_limits,
+)
 from supervisor_tasks.reconciliation.rules import (
     Discrepancy,
+    ends_on_chain,
     find_discrepancies,
     of_kind,
 )
@@ -220,6 +225,49 @@ def test_find_discrepancies__contract_gave_the_job_away__believed_the_second_tim
         assert only(again).events == (
             ChainStatusObserved(ChainStatus.PENDING, at=(100, LAST_LOG)),
         )
+
+
+ELSEWHERE = {
+    "over": on_chain_job(ChainStatus.CANCELLED),
+    "pending": on_chain_job(ChainStatus.PENDING),
+    "another provider's": on_chain_job(provider=OTHERS),
+}
+
+
+@pytest.mark.parametrize("on_chain", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_ends_on_chain__job_is_over_or_elsewhere__is_nothing_until_it_is_confirmed(
+    on_chain: OnChainJob,
+) -> None:
+    view = seeing(known(), rows=[row()], chain={name(1): on_chain})
+    assert ends_on_chain(view) == {name(1): (on_chain.status, on_chain.provider)}
+    assert find_discrepancies(view) != []
+    assert find_discrepancies(replace(view, unconfirmed_on_chain={name(1)})) == []
+
+
+def test_ends_on_chain__jobs_that_no_status_ends__are_not_among_them() -> None:
+    final = on_chain_job(ChainStatus.CANCELLED)
+    assert ends_on_chain(seeing(known(), rows=[row()])) == {}
+    assert ends_on_chain(seeing(known(), rows=[row()], chain=None)) == {}
+    # the scan reads the end, and another ledger's job is in no list of SLURM
+    later = replace(final, changed_block=100)
+    view = seeing(known(), rows=[row()], chain={name(1): later, name(2): final})
+    assert ends_on_chain(replace(view, scanned_block=99)) == {}
+
+
+def test_ends_on_chain__of_a_job_in_slurm__nothing_is_cancelled_until_confirmed() -> (
+    None
+):
+    final = on_chain_job(ChainStatus.CANCELLED)
+    unknown = seeing(rows=[row(5)], chain={name(5): final})
+    settled = seeing(
+        known(state=State.SETTLED, **SETTLED), rows=[row()], chain={name(1): final}
+    )
+    for view, job_id in ((unknown, name(5)), (settled, name(1))):
+        assert ends_on_chain(view) == {job_id: (final.status, US)}
+        assert only(view).kind is DiscrepancyKind.ORPHAN_RUNNING
+        unconfirmed = replace(view, unconfirmed_on_chain={job_id})
+        kinds = [kind for kind, _ in found(unconfirmed)]
+        assert DiscrepancyKind.ORPHAN_RUNNING not in kinds
 
 
 def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
