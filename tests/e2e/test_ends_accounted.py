@@ -23,9 +23,11 @@ from tests.support.end_states import (
 )
 from tests.support.grid_assertions import journal, parked, rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.slurmctld_state import remembering
 
 ALL_NODES = "nodename=node[1-4]"
 MIN_JOB_AGE_S = 2
+REMEMBERED_S = 600
 PURGED_WITHIN_S = 180.0  # slurmctld looks for old jobs once a minute
 FIRST_ID, LAST_ID = 1, 15
 FEW_IDS = (f"FirstJobId={FIRST_ID}", f"MaxJobId={LAST_ID + 1}")
@@ -140,6 +142,12 @@ def jobs(grid: Grid, customer: Account) -> dict[str, str]:
         0.2,
     )
     scontrol(grid, "resume", ids["suspended"])
+    until_all_are_forgotten(grid)
+    return jobs
+
+
+def until_all_are_forgotten(grid: Grid) -> None:
+    """Wait until slurmctld has no job."""
     everything = ("squeue", "--noheader", "--states=all", "--format=%A")
     wait_until(
         lambda: not slurm_of(grid).run(*everything).stdout,
@@ -147,7 +155,6 @@ def jobs(grid: Grid, customer: Account) -> dict[str, str]:
         PURGED_WITHIN_S,
         1.0,
     )
-    return jobs
 
 
 def accounted(grid: Grid, slurm_id: int, submit_s: int) -> tuple[str, int, int]:
@@ -191,10 +198,11 @@ def test_accounting_away__jobs_known_to_slurmctld_go_on__others_stay_undecided(
     # out, round the corner again
     while not others <= {*strangers} or strangers[-1] != last - 1:
         strangers.append(own_job(grid, customer, "exit 9"))
-    grid.processes.kill(grid.processes.find("slurmdbd"))
-    grid.fleet.start_worker()
-    live = grid.submit_script(customer, "#!/bin/bash\nsleep 1\nexit 8\n")
-    job = wait_for_end(grid, live, PATIENCE_S)
+    with remembering(slurm_of(grid), REMEMBERED_S):  # until a look has seen the end
+        grid.processes.kill(grid.processes.find("slurmdbd"))
+        grid.fleet.start_worker()
+        live = grid.submit_script(customer, "#!/bin/bash\nsleep 1\nexit 8\n")
+        job = wait_for_end(grid, live, PATIENCE_S)
     assert (job.status, job.exit_code) == (ChainStatus.FAILED, 8 * 256)
     # two jobs of the ledger have had this id
     assert row_of(grid, live).slurm_id == last
@@ -233,7 +241,9 @@ def test_forgotten__id_reused_by_the_same_user__ends_as_accounting_says(
 
 
 def test_home__its_owner_cannot_write_it__has_failed_and_tells_why(grid: Grid) -> None:
-    assert_home_without_write_permission_fails_the_job(grid)
+    until_all_are_forgotten(grid)  # the ids are few
+    with remembering(slurm_of(grid), REMEMBERED_S):
+        assert_home_without_write_permission_fails_the_job(grid)
 
 
 def test_accounted__at_the_end__nothing_is_parked(grid: Grid) -> None:

@@ -28,6 +28,7 @@ from tests.support.grid_assertions import (
 )
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.receivers import WebhookReceiver, webhook_receiver
+from tests.support.slurmctld_state import configured
 
 SCANCEL = """#!/bin/sh
 if [ -e '{broken}' ]; then
@@ -47,7 +48,7 @@ exec /usr/bin/scontrol "$@"
 """
 
 # a command that finds no slurmctld tries for half of it, and ten tries go before the alarm
-FAST = ("MessageTimeout=4",)
+GIVES_UP_SOON = "MessageTimeout=4"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,6 @@ def grid(broken_scancel: Path, webhook: WebhookReceiver) -> Iterator[Grid]:
         GridOptions(
             block_time_s=BLOCK_TIME_S,
             accounting=True,
-            slurm_conf=FAST,
             overrides=overrides,
         )
     )
@@ -119,6 +119,10 @@ def alarms(grid: Grid) -> set[str]:
     return {alarm["name"] for alarm in ask(grid, "alarm", "list")}
 
 
+def until_alarm(grid: Grid, name: str, timeout_s: float = 60.0) -> None:
+    wait_until(lambda: name in alarms(grid), f"the alarm {name}", timeout_s, 0.3)
+
+
 def messages(webhook: WebhookReceiver, alarm: str) -> list[str]:
     """What the webhook was told of an alarm, without repeated messages."""
     return list(
@@ -134,15 +138,21 @@ def test_slurm__away__is_an_alarm_with_messages_until_it_answers(
     grid: Grid, webhook: WebhookReceiver
 ) -> None:
     grid.processes.kill(grid.processes.find("slurmctld"))
-    grid.fleet.start(flower=False)
-    wait_until(
-        lambda: run(grid, "alarm", "list").exit_code == 0,
-        "the ledger to know the cluster",
-        60.0,
-        0.5,
-    )
-    wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 180.0, 0.5)
-    assert ask(grid, "alarm", "list")[0]["details"]["tries"] >= 10
+    with configured(slurm_of(grid), GIVES_UP_SOON):
+        grid.fleet.start(flower=False)
+        wait_until(
+            lambda: run(grid, "alarm", "list").exit_code == 0,
+            "the ledger to know the cluster",
+            60.0,
+            0.5,
+        )
+        until_alarm(grid, "slurm_not_answering", 180.0)
+    (told,) = [
+        alarm
+        for alarm in ask(grid, "alarm", "list")
+        if alarm["name"] == "slurm_not_answering"
+    ]
+    assert told["details"]["tries"] >= 10
     wait_until(lambda: _healthy(grid), "health, although SLURM is away", 90.0, 0.5)
     grid.processes.start_again("slurmctld")
     wait_until(
@@ -151,9 +161,9 @@ def test_slurm__away__is_an_alarm_with_messages_until_it_answers(
         90.0,
         0.5,
     )
-    told = ["firing", "resolved"]  # by beat and the worker
+    both = ["firing", "resolved"]  # by beat and the worker
     wait_until(
-        lambda: messages(webhook, "slurm_not_answering") == told,
+        lambda: messages(webhook, "slurm_not_answering") == both,
         "the messages",
         60.0,
         0.2,
@@ -220,7 +230,7 @@ def test_cancellation__parked__shows_slurms_words_and_is_retried(
     assert (effect["subject"], effect["kind"]) == (job_id, "cancel")
     assert "Access/permission denied" in effect["last_error"]
     assert effect["evidence"]["error"] == "SlurmRejectedError"
-    assert "effect_parked" in alarms(grid)
+    until_alarm(grid, "effect_parked")
     assert "Access/permission denied" in supervisor(grid, "job", "show", job_id[:20])
     broken_scancel.unlink()
     supervisor(grid, "job", "retry", "--effect", str(effect["effect"]), "--yes")
@@ -248,7 +258,7 @@ def test_top_up__slurm_rejects_the_limit__is_parked_and_set_when_retried(
     (effect,) = ask(grid, "effect", "list", "--state", "parked")
     assert (effect["subject"], effect["kind"]) == (job_id, "top_up")
     assert "Access/permission denied" in effect["last_error"]
-    assert "effect_parked" in alarms(grid)
+    until_alarm(grid, "effect_parked")
     shown = shown_job(grid, job_id)
     assert "JobState=RUNNING" in shown
     assert "TimeLimit=00:10:00" in shown

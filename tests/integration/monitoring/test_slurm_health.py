@@ -48,6 +48,7 @@ from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.rest_nodes import RestNodes
 from tests.support.commands import supervisor
 from tests.support.ledger import emptied
+from tests.support.slurmctld_state import configured
 from tests.support.submission_env import (
     CUSTOMER,
     LIVE,
@@ -58,10 +59,10 @@ from tests.support.submission_env import (
 from tests.support.transports import rest_in_chaos
 
 SLURM_CONF = (
-    "MessageTimeout=2",  # without slurmctld, a command tries for half of it
     "PartitionName=main-large Nodes=node2",
     "PartitionName=mai Nodes=node1 Hidden=YES",
 )
+GIVES_UP_SOON = "MessageTimeout=2"  # without slurmctld, a command tries for half of it
 # scontrol; of slurmrestd's list
 NOT_FOUND = "Partition {0} not found|no partition '{0}'"
 # Without accounting CfgTRES has no GPUs.
@@ -244,7 +245,8 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
             alarmed_after = failures
         return failures > MAX_TRIES_AT_START
 
-    wait_until(tried, "eleven tries", PATIENCE_S, 0.02)
+    with configured(submission_env.slurm, GIVES_UP_SOON):
+        wait_until(tried, "eleven tries", PATIENCE_S, 0.02)
     assert alarmed_after == MAX_TRIES_AT_START
     assert site.ledger.facts.get(FAILED_TRIES) == MAX_TRIES_AT_START + 1
     assert not slurm_is_healthy(site.ledger)
