@@ -34,7 +34,7 @@ from tests.support.grid_assertions import (
     wait_for_end,
 )
 
-SLEEPS = "#!/bin/bash\nsleep 600\n"
+SLEEPS = "#!/bin/bash\nsleep 3500\n"  # 60 minutes are paid
 CHANGES = [
     "TimeLimit=10",
     "TimeLimit=1",
