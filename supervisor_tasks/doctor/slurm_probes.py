@@ -17,6 +17,7 @@ from supervisor_tasks.doctor.probe_runner import Probe
 from supervisor_tasks.doctor.verdicts import (
     accounting_verdict,
     clock_verdict,
+    confinement_verdict,
     controller_verdict,
     host_key_verdict,
     job_submit_verdict,
@@ -29,7 +30,8 @@ from supervisor_tasks.ledger.facts import SLURM_CLUSTER
 from supervisor_tasks.slurm import commands
 from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
-from supervisor_tasks.slurm.parsers import controller_time_s
+from supervisor_tasks.slurm.parsers import CommandAnswer, controller_time_s
+from supervisor_tasks.slurm.parsers import confinement as read_confinement
 
 COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
 COMMAND_S = 4.0
@@ -169,6 +171,18 @@ def nodes(shared: ProbeContext) -> Iterator[Finding]:
     )
 
 
+def confinement(shared: ProbeContext) -> Iterator[Finding]:
+    """Whether nodes confine jobs, by slurmctld's answer to `scontrol show config`."""
+    yield confinement_verdict(read_confinement(_configuration(shared)))
+
+
+def _configuration(shared: ProbeContext) -> CommandAnswer:
+    login_node = over_ssh(shared.slurm.needed().cluster).login_node
+    shared.controller.needed()
+    argv = commands.show_config(login_node.paths.scontrol)
+    return login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
+
+
 def job_submit(shared: ProbeContext) -> Iterator[Finding]:
     """Whether slurmctld rejects a customer's job without payment. sbatch only asks, and
     submits nothing.
@@ -208,13 +222,10 @@ def controller_clock(shared: ProbeContext) -> Iterator[Finding]:
     """How far slurmctld's clock is from ours, by its answer to `scontrol show
     config`.
     """
-    login_node = over_ssh(shared.slurm.needed().cluster).login_node
+    shared.slurm.needed()
     shared.controller.needed()
     asked_s = time.time()
-    argv = commands.show_config(login_node.paths.scontrol)
-    theirs_s = controller_time_s(
-        login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
-    )
+    theirs_s = controller_time_s(_configuration(shared))
     if theirs_s is None:
         raise NotTriedError(
             "found no time of slurmctld in `scontrol show config`; expected `Configuration data as of UNIX_TIME`: run it on the"
@@ -263,6 +274,7 @@ SETTINGS = (
     Probe("slurmctld", controller, SLURM),
     Probe("accounting", accounting, SLURM),
     Probe("nodes", nodes, SLURM),
+    Probe("confinement of jobs", confinement, SLURM),
     Probe("clock of the login node", login_clock, LOGIN),
     Probe("clock of slurmctld", controller_clock, SLURM),
 )

@@ -7,6 +7,7 @@ from datetime import datetime
 from supervisor_tasks.chain.rpc.endpoint_health import BEHIND_BLOCKS
 from supervisor_tasks.doctor.check_results import Finding, green, red, skipped, yellow
 from supervisor_tasks.provider.offer import rounded_credits
+from supervisor_tasks.slurm.parsers import Confinement
 
 SLOW_S = 1.0  # of an answer of an RPC endpoint
 FEW_JOBS = 100  # that the wallet pays for
@@ -393,6 +394,29 @@ def nodes_verdict(usable: int, partition: str, left_out: int) -> Finding:
         return green("nodes", found)
     found = f"{partition} has no node that works; {left_out} are left out"
     return red("nodes", found, "`sinfo -R` on the login node; correct SLURM_PARTITION")
+
+
+def confinement_verdict(seen: Confinement) -> Finding:
+    """Judge whether nodes keep a job within what was paid for, and end all of its
+    processes with it.
+    """
+    missing = []
+    if seen.proctrack != "proctrack/cgroup":
+        missing.append(
+            f"ProctrackType={seen.proctrack}; expected proctrack/cgroup, as processes can outlive their job"
+        )
+    if "task/cgroup" not in seen.task_plugins:
+        missing.append(
+            f"TaskPlugin={','.join(seen.task_plugins)}; expected task/cgroup in it, as a job can use the whole node"
+        )
+    missing += [f"{name}=no; expected yes" for name in seen.unconstrained]
+    if missing:
+        return yellow(
+            "confinement of jobs",
+            "; ".join(missing),
+            "slurm.conf and cgroup.conf: see docs/security.md, Nodes",
+        )
+    return green("confinement of jobs", "by control groups")
 
 
 def job_submit_verdict(status: int, stderr: str) -> Finding:

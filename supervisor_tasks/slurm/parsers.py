@@ -17,6 +17,8 @@ from supervisor_tasks.slurm.size import SiteChoice, Size
 # them
 MAX_SLURM_ID = 0x03FF_FFFF
 MIN_JOB_AGE_S = 300  # SLURM's default
+# of cgroup.conf: a job gets no other cores, memory and devices than its own
+CONSTRAINED = ("ConstrainCores", "ConstrainRAMSpace", "ConstrainDevices")
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 SIGNAL_MASK = 0x7F
 # ESLURMD_IO_ERROR (slurm_errno.h), which squeue prints in the place of a wait status;
@@ -486,6 +488,31 @@ def controller_time_s(answer: CommandAnswer) -> int | None:
     if found is None:
         return None
     return int(found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """How slurmctld's configuration has nodes confine jobs. `unconstrained` names what
+    cgroup.conf leaves open; empty if slurmctld does not show its cgroup.conf.
+    """
+
+    proctrack: str
+    task_plugins: tuple[str, ...]
+    unconstrained: tuple[str, ...]
+
+
+def confinement(answer: CommandAnswer) -> Confinement:
+    """Read how nodes confine jobs, from `scontrol show config`. Raises
+    SlurmUnavailableError when slurmctld does not answer; a retry helps.
+    """
+    unconstrained = re.findall(
+        rf"^({'|'.join(CONSTRAINED)})\s*=\s*no\b", answer.stdout, re.MULTILINE
+    )
+    return Confinement(
+        _config_value(answer, "ProctrackType"),
+        tuple(_config_value(answer, "TaskPlugin").split(",")),
+        tuple(unconstrained),
+    )
 
 
 def next_id(answer: CommandAnswer) -> int:

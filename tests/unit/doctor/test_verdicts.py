@@ -1,6 +1,7 @@
 """The judgement on what the probes of `supervisor doctor` have seen: a row each."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,11 +9,13 @@ import pytest
 from supervisor_tasks.doctor import verdicts
 from supervisor_tasks.doctor.check_results import Finding, Level, worst
 from supervisor_tasks.doctor.verdicts import CertificateSeen, EndpointSeen, WalletSeen
+from supervisor_tasks.slurm.parsers import Confinement
 
 GREEN, YELLOW, RED, SKIPPED = Level.GREEN, Level.YELLOW, Level.RED, Level.SKIPPED
 NOW = datetime(2026, 11, 23, 3, tzinfo=UTC)
 ETHER = 10**18
 CHAIN = 179188
+CONFINED = Confinement("proctrack/cgroup", ("task/affinity", "task/cgroup"), ())
 
 
 def look(
@@ -306,6 +309,34 @@ CASES: list[tuple[str, Finding, Level, str]] = [
         YELLOW,
         "slurmctld's log",
     ),
+    (
+        "jobs are confined",
+        verdicts.confinement_verdict(CONFINED),
+        GREEN,
+        "",
+    ),
+    (
+        "processes outlive their job",
+        verdicts.confinement_verdict(replace(CONFINED, proctrack="proctrack/pgid")),
+        YELLOW,
+        "docs/security.md",
+    ),
+    (
+        "jobs use the whole node",
+        verdicts.confinement_verdict(
+            replace(CONFINED, task_plugins=("task/affinity",))
+        ),
+        YELLOW,
+        "docs/security.md",
+    ),
+    (
+        "devices of other jobs",
+        verdicts.confinement_verdict(
+            replace(CONFINED, unconstrained=("ConstrainDevices",))
+        ),
+        YELLOW,
+        "docs/security.md",
+    ),
     ("clocks agree", verdicts.clock_verdict("x", -4.9), GREEN, ""),
     ("clock off", verdicts.clock_verdict("x", 5.0), YELLOW, "chrony"),
     ("clock wrong", verdicts.clock_verdict("x", -60.0), RED, "chrony"),
@@ -336,6 +367,15 @@ def test_certificate__days_left_and_trust__set_the_level(
     assert found.level is level
     assert "a.example.com" in found.found
     assert found.mend == ("" if level is GREEN else "renew it")
+
+
+def test_confinement__all_that_is_missing__is_told() -> None:
+    seen = Confinement("proctrack/linuxproc", ("task/none",), ("ConstrainCores",))
+    assert verdicts.confinement_verdict(seen).found == (
+        "ProctrackType=proctrack/linuxproc; expected proctrack/cgroup, as processes can outlive their job;"
+        " TaskPlugin=task/none; expected task/cgroup in it, as a job can use the whole node;"
+        " ConstrainCores=no; expected yes"
+    )
 
 
 def test_settings__lines_of_an_error__are_a_finding_each() -> None:

@@ -12,6 +12,7 @@ from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import (
     CommandAnswer,
     boot_time,
+    confinement,
     controller_time_s,
     has_accounting,
     max_job_id,
@@ -103,6 +104,8 @@ def test_configuration__of_each_version__is_read(version: str) -> None:
     assert int(boot_time(config)) > 1_700_000_000
     assert 0 <= (controller_time_s(config) or 0) - int(boot_time(config)) < 60
     assert not has_accounting(config)
+    assert confinement(config).proctrack == "proctrack/linuxproc"
+    assert confinement(config).unconstrained == ()
     assert (next_id(config), max_job_id(config), min_job_age_s(config)) == (
         6,
         67_043_328,
