@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import ssl
+import stat
 import subprocess
 from pathlib import Path
 
@@ -25,7 +26,10 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.messaging.queues import Queue
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "several-clusters.md").read_text()
-FIRST_HOST = re.search(r"^## A second host.*?^```sh\n(.*?)^```", PAGE, re.M | re.S)
+HOSTS = re.search(
+    r"^## A second host.*?^```sh\n(.*?)^```.*?^```sh\n(.*?)^```", PAGE, re.M | re.S
+)
+CA = "servers_ca.pem"
 ADDRESS = "127.0.0.2"  # of this machine, as is each of 127.0.0.0/8
 CREDENTIALS = {
     "database_url": "postgresql://supervisor:ledger-password@127.0.0.1/supervisor\n",
@@ -65,8 +69,8 @@ class FirstHost:
         self.folder = folder
 
     def follow(self) -> None:
-        assert FIRST_HOST is not None
-        commands = re.sub(r" -g (postgres|redis)\b", "", FIRST_HOST[1])
+        assert HOSTS is not None
+        commands = re.sub(r" -g (postgres|redis)\b", "", HOSTS[1])
         commands = commands.replace("/etc/", f"{self.etc}/")
         commands = commands.replace("10.0.0.1", ADDRESS)
         # where a call to an address of this machine comes from
@@ -105,6 +109,31 @@ def test_page__urls_of_both_hosts__name_the_first_and_want_its_certificate(
     assert tls["ssl_cert_reqs"] is ssl.CERT_REQUIRED
     for file in (tls["ssl_ca_certs"], urls["DATABASE_URL"].rpartition("=")[2]):
         assert Path(file).read_text() == first_host.certificates.ca.read_text()
+
+
+def test_page__files_of_the_second_host__only_root_reads_the_credentials(
+    first_host: FirstHost, tmp_path: Path
+) -> None:
+    assert HOSTS is not None
+    ours = first_host.etc / "grid-supervisor"
+    files = [*(ours / "credentials" / name for name in CREDENTIALS), ours / CA]
+    for file in files:
+        shutil.copy(file, tmp_path)
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    subprocess.run(
+        ["sh", "-euc", f"umask 022; {HOSTS[2].replace('/etc/', f'{etc}/')}"],
+        cwd=tmp_path,
+        check=True,
+    )
+    credentials = etc / "grid-supervisor" / "credentials"
+    assert stat.S_IMODE(credentials.stat().st_mode) == 0o700
+    for file in files[:-1]:
+        made = credentials / file.name
+        assert made.read_text() == file.read_text()
+        assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert (etc / "grid-supervisor" / CA).read_text() == files[-1].read_text()
+    assert [path.name for path in tmp_path.iterdir() if path != etc] == [CA]
 
 
 def test_redis__of_the_page__serves_the_second_host_over_tls_alone(
