@@ -118,6 +118,26 @@ def test_compose_files__of_one_or_two_clusters__are_taken_by_compose(
         assert set(service.get("depends_on", ())) <= set(services), name
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, "unless-stopped"), ("always", "always")]
+)
+def test_restart__of_the_settings__is_that_of_each_service_but_migrate(
+    value: str | None, expected: str, tmp_path: Path
+) -> None:
+    """podman-restart.service of podman 4.3 starts what has `always`, and nothing else,
+    with the host.
+    """
+    folder = copied(tmp_path)
+    settings = (folder / ".env.example").read_text()
+    (folder / "second.env").write_text(settings)
+    if value is not None:
+        settings = stacks.with_values(settings, {"RESTART": value})
+    (folder / ".env").write_text(settings)
+    services = stacks.config(folder, *TWO)["services"]
+    found = {name: service["restart"] for name, service in services.items()}
+    assert found == dict.fromkeys(services, expected) | {"migrate": "no"}
+
+
 @pytest.mark.parametrize(("name", "service"), ours(TWO).items())
 def test_service__each__is_confined_and_watched(
     name: str, service: dict[str, Any]
@@ -130,7 +150,7 @@ def test_service__each__is_confined_and_watched(
     assert service["command"][0] in PROCESSES
     if name != "migrate":
         assert service["healthcheck"]["test"][:2] == ["CMD", "probe"]
-        assert service["restart"] == "unless-stopped"
+        assert service["restart"] == "${RESTART:-unless-stopped}"
 
 
 @pytest.mark.parametrize(("name", "service"), ours(TWO).items())
