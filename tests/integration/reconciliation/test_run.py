@@ -504,6 +504,11 @@ def test_sweep__not_due__reads_older_claims_and_then_nothing(
     ledger = site.ledger
     execute(site, "DELETE FROM cursors")
     sweep(site, "a test")
+    # It found more blocks to read, so that the next one is due within seconds.
+    execute(
+        site,
+        "UPDATE reconciliations SET report = jsonb_set(report, '{again_s}', '3600')",
+    )
     head = grid.chain.block_number()
     with ledger.engine.begin() as connection:
         ledger.cursors.set(connection, CONTRACT_STREAM, head, "")
