@@ -21,11 +21,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.jobs.model import JobId, SlurmId, State
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.facts import INT, Fact
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.ledger.tables import CALLBACKS, FACTS
+from supervisor_tasks.ledger.tables import CALLBACKS, FACTS, JOBS
 
 UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the periodic run
 # the last id that was checked
@@ -313,6 +313,18 @@ class CallbackReader:
         )
         with read_connection(self._engine) as connection:
             return set(connection.scalars(query))
+
+    def settled_for(self, job_ids: Collection[JobId], for_s: float) -> set[JobId]:
+        """The jobs, out of these, that are settled and have not changed for `for_s`."""
+        unchanged_since = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, for_s)
+        query = select(JOBS.c.job_id).where(
+            JOBS.c.cluster == self._cluster,
+            JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+            JOBS.c.state == State.SETTLED.value,
+            JOBS.c.updated_at < unchanged_since,
+        )
+        with read_connection(self._engine) as connection:
+            return set(map(JobId, connection.scalars(query)))
 
     def of_last(self, job_id: JobId, within_s: float) -> list[CallbackSeen]:
         """All callbacks about a job in the last `within_s`, under any SLURM id, oldest

@@ -25,6 +25,11 @@ SAID = (
     "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
     " VALUES ('here', :id, :slurm_id, :status, 1, 0, '')"
 )
+ENDED_EARLIER = (
+    "UPDATE jobs SET updated_at = now() - make_interval(secs => :ended_ago_s)"
+    " WHERE job_id = :id"
+)
+DAY_S = 86_400.0
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +134,25 @@ def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operat
 
 @pytest.mark.parametrize("site", [ALONE], indirect=True)  # SLURM is not asked
 @pytest.mark.parametrize(
-    ("proof", "is_cancelled"), [("unproven", False), ("proven", True), ("no key", True)]
+    ("proof", "ended_ago_s", "is_cancelled"),
+    [
+        ("unproven", 0.0, False),
+        ("proven", 0.0, True),
+        ("proven", DAY_S, True),
+        ("no key", 0.0, True),
+        ("no key", DAY_S, False),
+    ],
 )
 def test_called_to_run_after_its_end__without_the_sites_key__is_not_cancelled(
-    submission_env: SubmissionEnv, site: WorkerContext, proof: str, is_cancelled: bool
+    submission_env: SubmissionEnv,
+    site: WorkerContext,
+    proof: str,
+    ended_ago_s: float,
+    is_cancelled: bool,
 ) -> None:
     """Anyone can repeat such a callback about all jobs that are over. The sweep finds
-    those that SLURM runs again.
+    those that SLURM runs again. At a site without a key, it counts while SLURM can
+    still remember the job.
     """
     job_id = cut_off(submission_env, site)
     site.ledger.record(
@@ -146,6 +163,9 @@ def test_called_to_run_after_its_end__without_the_sites_key__is_not_cancelled(
         connection.execute(
             text("UPDATE effects SET done_at = now() WHERE job_id = :id"),
             {"id": job_id},
+        )
+        connection.execute(
+            text(ENDED_EARLIER), {"id": job_id, "ended_ago_s": ended_ago_s}
         )
         runs = {"id": job_id, "slurm_id": 7, "status": RUNNING}
         connection.execute(text(SAID), runs)

@@ -423,6 +423,9 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
     "callbacks that prove an end": lambda ledger, _: ledger.callbacks.jobs_proven_as(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED
     ),
+    "jobs that are over for long": lambda ledger, _: ledger.callbacks.settled_for(
+        [JobId(f"0x{n:064x}") for n in range(1, BATCH)], 900.0
+    ),
     "callbacks_since": lambda ledger, _: ledger.callbacks.of_last(RUNNING, 3600.0),
     "stored callbacks: full": lambda ledger, _: callbacks_said(ledger),
     "leases of the dead": lambda ledger, _: free_leases(ledger),
