@@ -33,7 +33,9 @@ UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)
 DELETE_EVERY_S = 600.0
 UNKNOWN_KEPT_S = 2700.0  # less than an hour, even with DELETE_EVERY_S added
 MAX_CALLBACKS = 1000  # callbacks that are read at a time
-PROVEN = "proven"  # grpc_callbacks/callers.py writes it
+# grpc_callbacks/callers.py writes them
+PROVEN = "proven"
+UNPROVEN = "unproven"
 
 # Each reading of callbacks asks this. A condition on a list of pairs takes longer to
 # build and to plan.
@@ -116,7 +118,19 @@ class CallbackSeen:
         """Whether a job may be billed by it. At a site with a key, a callback without
         it is only a hint to look.
         """
-        return self.proof != "unproven"
+        return self.proof != UNPROVEN
+
+
+@dataclass(frozen=True, slots=True)
+class LastCallback:
+    """When the last callback about a job came under a SLURM id: of those that are
+    evidence (CallbackSeen), or of the others.
+    """
+
+    job_id: JobId
+    slurm_id: SlurmId
+    is_evidence: bool
+    age_s: float
 
 
 class CallbackReader:
@@ -233,29 +247,33 @@ class CallbackReader:
                 found[JobId(row.job_id)].append(_callback(row))
         return found
 
-    def last_callback_ages_s(
-        self, job_ids: Collection[str]
-    ) -> dict[JobId, dict[SlurmId, float]]:
-        """How many seconds ago the last callback about each of these jobs came, for
-        each SLURM id in its callbacks.
+    def last_callbacks(self, job_ids: Collection[str]) -> list[LastCallback]:
+        """The last callbacks about these jobs, under each SLURM id that callbacks
+        name: one that is evidence, and one that is not.
         """
+        is_evidence = (CALLBACKS.c.proof != UNPROVEN).label("is_evidence")
         age = func.extract(
             "epoch", func.now() - func.max(CALLBACKS.c.received_at)
         ).label("age_s")
-        mine = (
+        each = (CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, is_evidence)
+        query = select(*each, age).where(
             CALLBACKS.c.cluster == self._cluster,
             CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
         )
-        query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, age).where(*mine)
-        ages_s = dict[JobId, dict[SlurmId, float]]()
         with read_connection(self._engine) as connection:
-            for row in connection.execute(
-                query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id)
-            ):
-                ages_s.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(
-                    row.age_s
+            return [
+                LastCallback(
+                    JobId(row.job_id),
+                    SlurmId(row.slurm_id),
+                    row.is_evidence,
+                    float(row.age_s),
                 )
-        return ages_s
+                for row in connection.execute(
+                    query.group_by(
+                        CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, is_evidence
+                    )
+                )
+            ]
 
     def jobs_reported_as(
         self,

@@ -89,12 +89,12 @@ def _remaining_traces(
     if not jobs:
         return {}
     begun_ago_s = context.ledger.journal.last_ages_s(jobs, SubmitStarted)
-    reported = _with_callbacks(context, jobs, begun_ago_s)
+    called = _callback_traces(context, jobs, begun_ago_s)
     submitted_s = {row.slurm_id: row.submit_s for row in snapshot.rows.values()}
     owners = context.ledger.owners(submitted_s)
     searches = list[ScriptSearch]()
     for job_id, ago_s in begun_ago_s.items():
-        if job_id not in reported:
+        if called.get(job_id) is not Trace.SOME:
             customer = jobs[job_id].customer
             searches.append(ScriptSearch(job_id, customer, ago_s, owners))
     submitted = context.slurm.cluster.search.was_submitted(searches, snapshot.rows)
@@ -106,33 +106,54 @@ def _remaining_traces(
         elif not is_submitted:
             del traces[job_id]
             customers[job_id] = jobs[job_id].customer
-    return traces | _log_traces(context, customers, begun_ago_s, report)
+    traces |= _log_traces(context, customers, begun_ago_s, report)
+    for job_id, trace in called.items():
+        if traces.get(job_id) is Trace.NONE:
+            traces[job_id] = trace
+    return traces
 
 
-def _with_callbacks(
+def _callback_traces(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
     begun_ago_s: Mapping[JobId, float],
-) -> set[JobId]:
-    """The jobs about which a plugin has called since their submission began, under
-    their own SLURM id or another one that they may have had.
+) -> dict[JobId, Trace]:
+    """The traces that callbacks are of the jobs about which they came since their
+    submission began, under the job's own SLURM id or another one that it may have had.
+    At a site with a key, any caller can make up a callback without a proof, and an
+    upstream plugin sends a true one: no worker can decide by it.
     """
-    under_own_id = set[JobId]()
-    other_ids = dict[JobId, set[SlurmId]]()
-    last_ages_s = context.ledger.callbacks.last_callback_ages_s(begun_ago_s)
-    for job_id, ages_s in last_ages_s.items():
-        slurm_ids = set[SlurmId]()
-        for slurm_id, age_s in ages_s.items():
-            if age_s <= begun_ago_s[job_id]:
-                slurm_ids.add(slurm_id)
-        if jobs[job_id].slurm_id in slurm_ids:
-            under_own_id.add(job_id)
-        else:
-            other_ids[job_id] = slurm_ids
-    plausible = plausible_ids(context, other_ids, begun_ago_s)
-    return under_own_id | {
-        job_id for job_id, slurm_ids in plausible.items() if slurm_ids
+    called = _traces_by_slurm_id(context, begun_ago_s)
+    other_ids = {
+        job_id: traces.keys() - {jobs[job_id].slurm_id}
+        for job_id, traces in called.items()
     }
+    plausible = plausible_ids(context, other_ids, begun_ago_s)
+    found = dict[JobId, Trace]()
+    for job_id, traces in called.items():
+        slurm_ids = {jobs[job_id].slurm_id, *plausible.get(job_id, ())}
+        of_its_ids = {traces[slurm_id] for slurm_id in traces.keys() & slurm_ids}
+        if of_its_ids:
+            is_sure = Trace.SOME in of_its_ids
+            found[job_id] = Trace.SOME if is_sure else Trace.UNSURE
+    return found
+
+
+def _traces_by_slurm_id(
+    context: WorkerContext, begun_ago_s: Mapping[JobId, float]
+) -> dict[JobId, dict[SlurmId, Trace]]:
+    """What the callbacks since the submission of each job are, by the SLURM id that
+    they name.
+    """
+    called = dict[JobId, dict[SlurmId, Trace]]()
+    for last in context.ledger.callbacks.last_callbacks(begun_ago_s):
+        if last.age_s <= begun_ago_s[last.job_id]:
+            traces = called.setdefault(last.job_id, {})
+            if last.is_evidence:
+                traces[last.slurm_id] = Trace.SOME
+            else:
+                traces.setdefault(last.slurm_id, Trace.UNSURE)
+    return called
 
 
 def _log_traces(

@@ -83,7 +83,9 @@ class Trace(StrEnum):
     # anywhere
     NONE = "none"
     SOME = "some"  # it may have run
-    UNSURE = "unsure"  # it cannot be decided, or it was forgotten too often
+    # it cannot be decided, only a callback without a proof names it, or it was forgotten
+    # too often
+    UNSURE = "unsure"
 
 
 @dataclass(frozen=True, kw_only=True)

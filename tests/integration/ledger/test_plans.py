@@ -405,7 +405,7 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
     "looks": lambda ledger, _: ledger.journal.looks(
         [f"0x{n:064x}" for n in range(1, BATCH)], 7200.0
     ),
-    "last_callback_ages": lambda ledger, _: ledger.callbacks.last_callback_ages_s(
+    "last_callbacks": lambda ledger, _: ledger.callbacks.last_callbacks(
         [f"0x{n:064x}" for n in range(1, BATCH)]
     ),
     "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended(

@@ -66,6 +66,7 @@ CALLBACK = """
     INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at)
     VALUES (:cluster, :job_id, :slurm_id, 3, 0, 0, 'a test', now() - CAST(:ago AS interval))
     """
+RUNS = "UPDATE callbacks SET proof = :proof, status = 4, read_at = now() WHERE job_id = :job_id"
 PROOF = "UPDATE callbacks SET proof = :proof, status = 7, read_at = now() WHERE job_id = :job_id"
 
 
@@ -406,6 +407,26 @@ def test_sweep__waiting_jobs_are_gone__what_is_left_of_each_decides(
         else:
             assert decided == [["lost"], ["needs_operator"], ["lost"]]
             assert alarm.details["some"] == [often_forgotten]
+        slurm_of(grid).run("scancel", str(other))
+
+
+def test_sweep__stranger_called_about_a_waiting_job_that_is_gone__operator_decides(
+    grid: Grid,
+) -> None:
+    settings = {"SLURM_ACCOUNTING": "true", "SLURM_SACCT_PATH": "/bin/true"}
+    with worker_of(grid, **settings) as site:
+        other = listed_by_a_steady_slurm(grid, site)
+        booted_s = int(site.slurm.cluster.site.controller().booted)
+        jobs = [gone(grid, site, place, booted_s - 7200) for place in (4, 5, 6)]
+        made_up, proven, never_named = jobs
+        for place, job in ((4, made_up), (5, proven)):
+            execute(site, CALLBACK, job_id=job, slurm_id=910_000 + place, ago="1 hour")
+        for job, proof in ((made_up, "unproven"), (proven, "proven")):
+            execute(site, RUNS, job_id=job, proof=proof)
+        report = swept_again(site)
+        decided = [found(report, job) for job in (made_up, proven, never_named)]
+        assert decided == [["needs_operator"], ["lost"], ["forgotten"]]
+        assert site.ledger.jobs(jobs)[made_up].state is State.QUEUED
         slurm_of(grid).run("scancel", str(other))
 
 
