@@ -165,6 +165,8 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
     pricing_digest = runs.pricing_digest()
     measured_machines = still_measured(runs.ended())
     measured = runs.measured()
+    if under_way is not None:
+        measured = [one for one in measured if one.run_id != under_way.id]
     ended_ago_s = None
     if last is not None and last["ended_at"] is not None:
         ended_ago_s = (datetime.now(UTC) - last["ended_at"]).total_seconds()

@@ -160,10 +160,10 @@ def still_measured(ended: Sequence[CompletedRun]) -> frozenset[str]:
 class MeasuredState:
     """The state of the benchmarks. `labels` are the latest good results,
     `results_by_machines` those of each set of machines, and `measured_keys` the keys of
-    all that the last runs measured. `measured_machines` are the machines that need no
-    measurement, empty if no run is known. `pricing_digest` is that of the last run for
-    which it is known. `every_s` 0 means no schedule, and `ended_ago_s` None means that
-    there never was a run.
+    all that the last runs measured; all without those of a run that is under way.
+    `measured_machines` are the machines that need no measurement, empty if no run is
+    known. `pricing_digest` is that of the last run for which it is known. `every_s` 0
+    means no schedule, and `ended_ago_s` None means that there never was a run.
     """
 
     enabled: bool
@@ -234,12 +234,24 @@ class RegistrationInput:
         that this ledger has never seen measured stays, because the ledger may be new.
         """
         kept, measured_keys = self.kept_labels, self.benchmarks.measured_keys
-        if self.benchmarks.under_way:
-            return kept
         results = self._results
+        if self.benchmarks.under_way:
+            return self._in_place_of_the_operators(kept, results) | kept
         removed = measured_keys - results.stay
         staying = {key: text for key, text in kept.items() if key not in removed}
         return staying | dict(results.labels)
+
+    def _in_place_of_the_operators(
+        self, kept: Mapping[str, str], results: Results
+    ) -> dict[str, str]:
+        """The results of earlier runs for the keys under which the contract has labels
+        of the operator. If he takes one back, its key has a label during the run, too.
+        """
+        newest = self.on_chain.newest
+        if newest is None:
+            return {}
+        operators = dict(newest.labels).keys() - kept
+        return {key: text for key, text in results.labels.items() if key in operators}
 
     @property
     def _results(self) -> Results:

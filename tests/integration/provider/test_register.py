@@ -19,7 +19,11 @@ from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.alarms.alarm_names import AlarmName
-from supervisor_tasks.benchmarking.benchmark_run import BenchmarkState, PlannedBenchmark
+from supervisor_tasks.benchmarking.benchmark_run import (
+    BenchmarkRun,
+    BenchmarkState,
+    PlannedBenchmark,
+)
 from supervisor_tasks.bootstrap import build
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.config.needs import Need
@@ -575,10 +579,10 @@ FEWER = MACHINES[:1]
 MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_STABLE_S": "0"}
 
 
-def measure_on(
+def begin_on(
     scenario: RegistrationScenario, machines: tuple[Machine, ...], gflops: float
-) -> int:
-    """The run that is under way begins on these machines, measures that, and ends."""
+) -> BenchmarkRun:
+    """The run that is under way begins on these machines, and measures that."""
     runs = scenario.ledger.benchmarks
     run = runs.under_way()
     assert run is not None
@@ -595,7 +599,15 @@ def measure_on(
             state=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}
         ),
     )
-    runs.finish(run)
+    return run
+
+
+def measure_on(
+    scenario: RegistrationScenario, machines: tuple[Machine, ...], gflops: float
+) -> int:
+    """The run that is under way begins on these machines, measures that, and ends."""
+    run = begin_on(scenario, machines, gflops)
+    scenario.ledger.benchmarks.finish(run)
     return run.id
 
 
@@ -699,6 +711,25 @@ def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_i
     measure_on(measured, MACHINES, 100.0)
     measured.look()
     assert measured.ledger.benchmarks.under_way() is None
+
+
+def test_override_taken_back__run_under_way__registers_what_was_measured_before_it(
+    measured: RegistrationScenario,
+) -> None:
+    measured.restart(
+        METASCHEDULER_LABELS="compute.gflops=mine", LABELS_OVERRIDE="compute.gflops"
+    )
+    measured.look()
+    assert gflops_waiting(measured) == "mine"
+    run = begin_on(measured, MACHINES, 110.0)
+    measured.restart(METASCHEDULER_LABELS="zone=ch", LABELS_OVERRIDE="")
+    measured.look()
+    assert gflops_waiting(measured) == "100.00"
+    measured.ledger.benchmarks.finish(run)
+    measured.look()  # asks for a run with these labels
+    measure_on(measured, MACHINES, 120.0)
+    measured.look()
+    assert gflops_waiting(measured) == "120.00"
 
 
 def test_measure__worker_dies_after_asking__the_same_is_not_measured_again(

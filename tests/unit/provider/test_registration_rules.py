@@ -234,6 +234,36 @@ def test_decide__label_under_a_measured_key__counts_only_with_the_override() -> 
     assert decision.offer == offer(cpu="fast")
 
 
+@pytest.mark.parametrize("operator", [with_gpu("mine"), with_gpu(None)])
+@pytest.mark.parametrize("is_known_by_machines", [True, False])
+def test_decide__override_taken_back__measured_label_is_registered_during_the_run(
+    operator: dict[str, str], is_known_by_machines: bool
+) -> None:
+    """And not once without the label, and once more with it after the run."""
+    measured = MEASURED | {"gpu": "a100"}
+    by_machines = {machines_digest((NODE,)): Results(measured)}
+    found = inputs(
+        chain(offer_with("mine")),
+        operator=operator,
+        record=RegistrationRecord(operator=with_gpu("mine")),
+        benchmarks=with_runs(
+            labels=measured,
+            results_by_machines=by_machines if is_known_by_machines else {},
+            measured_machines=frozenset(by_machines),
+            pricing_digest="before",
+        ),
+    )
+    assert run_due(told(found))
+    asked = after_asking_for_a_run(told(found))
+    decision = decide(asked)
+    assert (decision.action, decision.offer) == (Action.REGISTER, offer_with("a100"))
+    registered = told(replace(asked, on_chain=chain(offer_with("a100"))))
+    assert decide(registered).action is Action.NOTHING
+    assert decide(ended(registered, **measured)).action is Action.NOTHING
+    overrides = replace(asked, operator=with_gpu("mine"), override=frozenset({"gpu"}))
+    assert decide(overrides).action is Action.NOTHING
+
+
 def test_decide__a_label_that_is_measured_no_more__is_registered_no_more() -> None:
     """The operator took a volume out, say. A new ledger knows less, and keeps what the
     contract has.
