@@ -43,6 +43,7 @@ from tests.support.benchmark_env import (
     body_of,
     finite,
     in_slurm,
+    let_end,
     measuring,
     results,
     run_benchmark_task,
@@ -61,7 +62,7 @@ UCX_OF_THREE = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"
 
 @pytest.fixture(scope="module")
 def submission_env() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running("MessageTimeout=2") as running:
+    with SubmissionEnv.running() as running:
         running.slurm.users.add(RUNNER)
         yield running
 
@@ -305,6 +306,8 @@ def test_job__worker_killed_while_submitting__is_found_again_and_runs_once(
     assert worker.wait(deadline(60)) == -signal.SIGKILL
     assert results(site)["slow"]["state"] == "SUBMITTING"
     name = results(site)["slow"]["job_name"]
+    until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    let_end(submission_env, site)
     run = until_done(site)
     assert run["state"] == "DONE"
     assert in_slurm(submission_env, name) == ["COMPLETED"]
@@ -330,6 +333,7 @@ def test_job__worker_killed_while_it_runs__is_read_by_another_worker(
     finally:
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait(deadline(10))
+    let_end(submission_env, site)
     until_done(site)
     assert in_slurm(submission_env, results(site)["slow"]["job_name"]) == ["COMPLETED"]
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
@@ -346,6 +350,7 @@ def test_run__slurmctld_away_in_the_middle__waits_for_it(
     wait_until(lambda: run_benchmark_task(site) != "", "a look at SLURM", 60.0, 0.2)
     assert results(site)["slow"]["state"] == "SUBMITTED"
     submission_env.slurm.start_controller()
+    let_end(submission_env, site)
     run = until_done(site)
     assert run["state"] == "DONE"
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
@@ -364,6 +369,7 @@ def test_job__no_longer_found_in_slurm__is_judged_by_its_output(
         "scontrol", "update", f"JobId={job['slurm_id']}", "JobName=another"
     )
     assert renamed.returncode == 0, renamed.stderr
+    let_end(submission_env, site)
     until_done(site)
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
@@ -495,12 +501,15 @@ def kept_files(submission_env: SubmissionEnv) -> Iterator[Path]:
         file.unlink()
 
 
-def until_kept(site: WorkerContext, folder: Path) -> None:
-    """The benchmark `slow` runs, and its output cannot be removed."""
+def until_kept(
+    submission_env: SubmissionEnv, site: WorkerContext, folder: Path
+) -> None:
+    """The benchmark `slow` runs and may end, and its output cannot be removed."""
     until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
     file = folder / f"{results(site)['slow']['job_name']}.log"
     wait_until(file.exists, "the job's output", 60.0, 0.1)
     os.chown(file, 0, 0)
+    let_end(submission_env, site)
 
 
 def test_output__cannot_be_removed__delays_no_other_benchmark_and_is_given_up(
@@ -508,7 +517,7 @@ def test_output__cannot_be_removed__delays_no_other_benchmark_and_is_given_up(
 ) -> None:
     site = a_site(submission_env, "slow", "good")
     site.ledger.benchmarks.ask("a test")
-    until_kept(site, kept_files)
+    until_kept(submission_env, site, kept_files)
     until_stage(site, "good", "MEASURED")
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
     assert site.ledger.benchmarks.under_way() is not None
@@ -528,7 +537,7 @@ def test_cancelled_run__output_cannot_be_removed__ends_and_keeps_what_it_measure
 ) -> None:
     site = a_site(submission_env, "slow")
     site.ledger.benchmarks.ask("a test")
-    until_kept(site, kept_files)
+    until_kept(submission_env, site, kept_files)
     until_stage(site, "slow", "MEASURED")
     site.ledger.benchmarks.cancel("enough")
     assert until_done(site)["state"] == "CANCELLED"
@@ -615,6 +624,7 @@ def test_cancelled_run__its_job_has_completed__keeps_what_it_measured(
     site = a_site(submission_env, "slow")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
+    let_end(submission_env, site)
     wait_until(
         lambda: in_slurm(submission_env, job["job_name"]) == ["COMPLETED"],
         "the job to end",
@@ -640,6 +650,7 @@ def test_run__user_changes_in_the_middle__job_is_found_and_the_next_has_the_new_
     changed = measuring(
         site, over_ssh(site.slurm.cluster), ["slow", "good"], user=ANOTHER
     )
+    let_end(submission_env, site)
     next_one = until_stage(changed, "good", "SUBMITTED", "ENDED", "MEASURED")
     until_done(changed)
     assert in_slurm(submission_env, job["job_name"]) == ["COMPLETED"]
@@ -717,6 +728,7 @@ def test_cancelled_run__user_can_no_longer_log_in__ends_with_a_note(
             "scontrol", "update", f"JobId={job['slurm_id']}", f"JobName={name}"
         )
         assert renamed.returncode == 0, renamed.stderr
+    let_end(submission_env, site)
     wait_until(
         lambda: set(in_slurm(submission_env, name)) == {"COMPLETED"},
         "the job to end",
