@@ -297,7 +297,7 @@ def lost_messages(processes: Processes) -> tuple[str, ...]:
         ),
     ],
 )
-def test_worker__not_its_wallet_or_chain_and_a_late_ledger__ends_with_2_before_any_task(
+def test_worker__not_its_wallet_or_chain__ends_with_2_before_any_task(
     fleet: Fleet,
     engine: Engine,
     processes: Processes,
