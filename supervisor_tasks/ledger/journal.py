@@ -382,6 +382,26 @@ class Journal:
                 )
         return found
 
+    def last_shown(self, job_ids: Iterable[str], but: str) -> dict[JobId, str]:
+        """The state that SLURM showed of each of these jobs at the last look that did
+        not show `but`.
+        """
+        seen = EVENTS.c.details["seen"].astext
+        looks = [stored_name(SlurmRunningObserved), stored_name(SlurmPendingObserved)]
+        query = (
+            select(EVENTS.c.job_id, seen.label("seen"))
+            .ext(distinct_on(EVENTS.c.job_id))
+            .where(
+                EVENTS.c.cluster == self._cluster,
+                EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+                EVENTS.c.name.in_(looks),
+                seen != but,
+            )
+            .order_by(EVENTS.c.job_id, EVENTS.c.id.desc())
+        )
+        with read_connection(self._engine) as connection:
+            return {JobId(row.job_id): row.seen for row in connection.execute(query)}
+
     def waiting(self, states: Collection[str]) -> list[tuple[str, str | None, int]]:
         """How many jobs are in these states, by customer and by the state that the last
         look at SLURM showed.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger.facts import PROVIDER, SLURM_BOOT_TIME
 from supervisor_tasks.ledger.heartbeats import continuous_uptime_s
 from supervisor_tasks.ledger.ledger import Ledger
@@ -29,6 +30,7 @@ from supervisor_tasks.reconciliation.unlisted_histories import (
     with_histories,
 )
 from supervisor_tasks.slurm.commands import comment
+from supervisor_tasks.slurm.job_states import COMPLETING
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm_lookup.cluster_check import require_expected_cluster
 from supervisor_tasks.slurm_lookup.lookup import look_at
@@ -101,6 +103,7 @@ def collect_snapshot(
     snapshot = snapshot.changed(
         recently_reported=_recently_reported(ledger, snapshot, missing),
         proven_ends=_proven_ends(ledger, missing),
+        last_seen_completing=_last_seen_completing(ledger, snapshot, missing),
     )
     return snapshot, read_since
 
@@ -157,6 +160,17 @@ def _proven_ends(ledger: Ledger, missing: Sequence[JobSummary]) -> frozenset[Job
     proven = ledger.callbacks.jobs_proven_as(_slurm_ids(missing), ENDED)
     proven |= ledger.callbacks.jobs_proven_under_any_id(without_ids, ENDED)
     return frozenset(proven)
+
+
+def _last_seen_completing(
+    ledger: Ledger, snapshot: Snapshot, missing: Sequence[JobSummary]
+) -> frozenset[JobId]:
+    """The missing jobs that SLURM showed as COMPLETING when it last listed them."""
+    asked = [job.job_id for job in missing if job.job_id in snapshot.confirmed_lookups]
+    if not asked:
+        return frozenset()
+    shown = ledger.journal.last_shown(asked, but=NOT_LISTED)
+    return frozenset(job_id for job_id, state in shown.items() if state == COMPLETING)
 
 
 def _recently_reported(

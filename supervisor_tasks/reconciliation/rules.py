@@ -51,7 +51,7 @@ from supervisor_tasks.reconciliation.snapshot import (
     row_of,
     status_of,
 )
-from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.job_states import COMPLETING, Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
 
@@ -250,7 +250,7 @@ def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
     paid for counts then, too: its owner can hold it until the effect is parked. So does
     one that runs now: its owner has released it.
     """
-    if row.record.phase is Phase.ENDED:
+    if _has_ended(job, row):
         events = (EffectMissing(EffectKind.POLL_SLURM),)
         yield Discrepancy(
             DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events
@@ -279,6 +279,16 @@ def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
         )
     elif not job.stopped:
         yield from _not_as_paid(job, row)
+
+
+def _has_ended(job: JobSummary, row: SqueueRow) -> bool:
+    """Whether SLURM has ended the job, or is about to show its end. Then a look records
+    that it was COMPLETING: SLURM counts MinJobAge from the job's end, so it forgets the
+    job with an epilog that takes as long.
+    """
+    if row.record.phase is Phase.ENDED:
+        return True
+    return row.record.state == COMPLETING and EffectKind.POLL_SLURM not in job.parked
 
 
 def _not_as_paid(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
@@ -349,14 +359,15 @@ def _is_listed(record: JobRecord, snapshot: Snapshot) -> bool:
 
 
 def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
-    """The job is lost for good, with two exceptions. Its end may be in a spool that no
+    """The job is lost for good, with three exceptions. Its end may be in a spool that no
     reporter delivers, or a hook of ours has reported its end and accounting does not have
-    it. A job that never ran is submitted again.
+    it, or its last look shows that it has ended. A job that never ran is submitted again.
     """
     needs_operator = Discrepancy(
         DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id
     )
     has_ended = job.job_id in snapshot.proven_ends
+    has_ended |= job.job_id in snapshot.last_seen_completing
     if snapshot.continuous_uptime_s is None or has_ended:
         return needs_operator
     if never_ran(job) and job.slurm_id is not None:

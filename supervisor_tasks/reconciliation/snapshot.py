@@ -56,7 +56,8 @@ class DiscrepancyKind(StrEnum):
     LOST = "lost"  # SLURM did not know it in an earlier sweep either: panicked
     # slurmctld was killed before it had saved it, and it never ran: submitted again
     FORGOTTEN = "forgotten"
-    # too many are lost at once, or a source of ends is away: the operator decides
+    # too many are lost at once, a source of ends is away, or SLURM forgot it as soon as
+    # its nodes were free: the operator decides
     NEEDS_OPERATOR = "needs_operator"
     # accounting has it running, slurmctld does not know it: the operator decides
     CONTRADICTED = "contradicted"
@@ -106,7 +107,8 @@ class Snapshot:
     are those of the jobs of `pending_and_missing`; a job that the sweep has not looked
     for is left out. `recently_reported` are jobs for which an end came in meanwhile, or
     not long ago: jobs/monitor.py decides on them. `proven_ends` are jobs whose end one of
-    our own hooks has reported. `historical_matches` is what scripts
+    our own hooks has reported. `last_seen_completing` are jobs that SLURM last showed as
+    COMPLETING. `historical_matches` is what scripts
     and accounting show of the jobs that are `unlisted`; None if they did not answer.
     `undecided_histories` are those of these jobs whose customers the login node does
     not know: accounting cannot be asked about them.
@@ -134,6 +136,7 @@ class Snapshot:
     traces: Mapping[JobId, Trace] = field(default_factory=dict)
     recently_reported: Collection[JobId] = frozenset()
     proven_ends: Collection[JobId] = frozenset()
+    last_seen_completing: Collection[JobId] = frozenset()
     continuous_uptime_s: float | None = float("inf")
     historical_matches: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
     undecided_histories: Collection[JobId] = frozenset()

@@ -63,6 +63,7 @@ _WAITING = {
     "RESV_DEL_HOLD",
     "EXPEDITING",
 }
+COMPLETING = "COMPLETING"  # the script has ended, and its nodes are not free yet
 _RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _PHASES = {
     **dict.fromkeys(_ENDED, Phase.ENDED),

@@ -35,6 +35,7 @@ from supervisor_tasks.jobs.events import (
     SlurmRunningObserved,
 )
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
+from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger import outbox, outbox_sql
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import LEASING_EFFECTS
@@ -365,6 +366,25 @@ def test_looks__of_several_hours__are_the_latest_first_and_none_from_long_ago(
     assert looks.keys() == {job_id(1)}
     assert [seen for seen, _ in looks[job_id(1)]] == ["COMPLETING", "RUNNING"]
     assert all(0 <= ago_s < 600 for _, ago_s in looks[job_id(1)])
+
+
+def test_last_shown__looks_that_did_not_list_the_job__are_left_out(
+    ledger: Ledger,
+) -> None:
+    shown = {
+        1: ("RUNNING", "COMPLETING", NOT_LISTED, NOT_LISTED),
+        2: ("COMPLETING", "RUNNING", NOT_LISTED),
+        3: (NOT_LISTED,),
+        4: ("PENDING",),
+    }
+    for number, states in shown.items():
+        bring_to_queued(ledger, number)
+        for state in states:
+            ledger.record(JobChange(job_id(number), SlurmPendingObserved(state)))
+    last = ledger.journal.last_shown(
+        [job_id(number) for number in (1, 2, 3)], NOT_LISTED
+    )
+    assert last == {job_id(1): "COMPLETING", job_id(2): "RUNNING"}
 
 
 def test_step__whose_job_cannot_be_read_as_the_connection_is_lost__is_given_back(

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from json import dumps
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, State
+from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM, HISTORY_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
@@ -446,6 +448,27 @@ def test_sweep__hook_proved_the_end_of_a_job_without_an_id__the_operator_decides
         report = swept_again(site)
         assert [found(report, job) for job in jobs] == [["needs_operator"], ["lost"]]
         assert site.ledger.jobs(jobs)[jobs[0]].state is State.RUNNING
+        slurm_of(grid).run("scancel", str(other))
+
+
+def test_sweep__job_was_completing_when_slurm_last_listed_it__the_operator_decides(
+    grid: Grid,
+) -> None:
+    settings = {"SLURM_ACCOUNTING": "true", "SLURM_SACCT_PATH": "/bin/true"}
+    with worker_of(grid, **settings) as site:
+        other = listed_by_a_steady_slurm(grid, site)
+        jobs = list[JobId]()
+        for place, last_seen in enumerate(("COMPLETING", "RUNNING")):
+            slurm_id = 910_005 + place
+            job = new_job(
+                grid, site, State.RUNNING, ChainStatus.RUNNING, slurm_id=slurm_id
+            )
+            for seen in (last_seen, NOT_LISTED):
+                look = {"name": "SlurmPendingObserved", "ago": "1 hour"}
+                execute(site, EVENT, job_id=job, details=dumps({"seen": seen}), **look)
+            jobs.append(job)
+        report = swept_again(site)
+        assert [found(report, job) for job in jobs] == [["needs_operator"], ["lost"]]
         slurm_of(grid).run("scancel", str(other))
 
 

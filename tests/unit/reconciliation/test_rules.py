@@ -117,6 +117,9 @@ NOTHING_FOUND = {
     "the node is behind the job's claim": seeing(
         known(chain_block=101), rows=[row()], chain=GIVEN_AWAY
     ),
+    "it completes, and the operator waits for its end": seeing(
+        known(parked=frozenset({EffectKind.POLL_SLURM})), rows=[row(1, "COMPLETING")]
+    ),
     "another job has the name of one that is submitted": seeing(
         BEING_SUBMITTED,
         known(2, slurm_submit_s=1000),
@@ -141,6 +144,11 @@ ONE_FOUND: dict[str, tuple[Snapshot, DiscrepancyKind, tuple[Event, ...]]] = {
         ),
         DiscrepancyKind.FINAL_ON_CHAIN,
         (ChainStatusObserved(ChainStatus.PANICKED),),
+    ),
+    "SLURM completes it": (
+        seeing(known(), rows=[row(1, "COMPLETING")]),
+        DiscrepancyKind.END_NOT_RECORDED,
+        (EffectMissing(EffectKind.POLL_SLURM),),
     ),
     "the contract knows that it runs": (
         seeing(
@@ -480,6 +488,23 @@ def test_find_discrepancies__reporter_is_away__lost_after_it_had_time_to_deliver
             DiscrepancyKind.LOST,
             DiscrepancyKind.FORGOTTEN,
         )
+
+
+def test_find_discrepancies__last_seen_completing__operator_decides_and_not_lost() -> (
+    None
+):
+    """SLURM forgets a job with its nodes' last epilog, if that takes MinJobAge."""
+    for job in (known(), known(**WAITS)):
+        lost = gone(job, age_s=GRACE_S, traces={name(1): Trace.NONE})
+        assert only(lost).events != ()
+        ended = replace(lost, last_seen_completing=frozenset({name(1)}))
+        assert (only(ended).kind, only(ended).events) == (
+            DiscrepancyKind.NEEDS_OPERATOR,
+            (),
+        )
+        assert needs_operator(ended, find_discrepancies(ended), {}) == {
+            name(1): SlurmId(1)
+        }
 
 
 def test_find_discrepancies__renamed_and_identified_in_the_list__nothing_is_wrong() -> (
