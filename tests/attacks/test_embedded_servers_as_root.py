@@ -21,7 +21,7 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import new_state_folder
 from supervisor_tasks.config.private_files import open_private, write_private
 from supervisor_tasks.config.server_process import ServerProcess
-from tests.support.live_processes import is_alive
+from tests.support.live_processes import asked, is_alive, signal_each
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root has rights to lose"
@@ -83,8 +83,7 @@ def end_servers(folder: Path) -> None:
     servers = [
         process for process in psutil.process_iter() if str(folder) in _command(process)
     ]
-    for server in servers:
-        server.send_signal(signal.SIGINT)
+    signal_each(servers, signal.SIGINT)
     psutil.wait_procs(servers, 60)
 
 
@@ -99,12 +98,14 @@ def postmaster(state: Path) -> psutil.Process:
     """The Postgres of a folder. Its children have its command line in their first
     moment.
     """
-    found = {
-        process.pid: process
+    found = [
+        process
         for process in psutil.process_iter()
         if f"-D {state}/" in _command(process)
-    }
-    (server,) = (process for process in found.values() if process.ppid() not in found)
+    ]
+    parents = asked(found, psutil.Process.ppid)
+    pids = {process.pid for process in found}
+    (server,) = (process for process, parent in parents.items() if parent not in pids)
     return server
 
 
@@ -306,11 +307,12 @@ def test_postgres__started_by_root__runs_as_a_user_made_for_it(state: Path) -> N
     user = User(state)
     try:
         data = state / "postgres" / "data"
-        owners = {
-            process.username()
+        found = [
+            process
             for process in psutil.process_iter()
             if f"-D {data}" in _command(process)
-        }
+        ]
+        owners = set(asked(found, psutil.Process.username).values())
         assert owners == {data.owner()}
         assert owners.isdisjoint({"root", STRANGER})
     finally:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,9 +33,11 @@ from supervisor_tasks.observability.loop_watchdog import (
     CONFIRMING_CHECKS,
     ENDED_AFTER_S,
 )
+from tests.support import health_pages
 from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.holding import main_thread_held
+from tests.support.live_processes import hung
 from tests.support.marks import in_chaos
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "metrics")
@@ -59,18 +60,13 @@ class Probes:
         return Fleet(self.grid.processes, self.grid.environment | address)
 
     def ask(self, name: str, page: str) -> tuple[int, str]:
-        """Status and body; status 0 where no process listens."""
-        url = f"http://127.0.0.1:{self.ports[name]}/{page}"
-        try:
-            with urllib.request.urlopen(url, timeout=deadline(5)) as answer:
-                return int(answer.status), answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError as error:
-            return 0, repr(error)
+        return health_pages.ask(self.ports[name], page)
 
-    def state(self, name: str) -> Any:
-        return json.loads(self.ask(name, "readyz")[1])
+    def answer(self, name: str, page: str) -> tuple[int, str]:
+        return health_pages.answer(self.ports[name], page)
+
+    def services(self, name: str) -> dict[str, Any]:
+        return health_pages.dependencies(self.ports[name])
 
     def is_alive(self, name: str) -> bool:
         status, said = self.ask(name, "livez")
@@ -98,7 +94,7 @@ class Probes:
         """
         what = f"{name} to miss {service}"
         wait_until(
-            lambda: not self.state(name)["dependencies"][service]["ok"], what, 60.0
+            lambda: self.services(name).get(service, {}).get("ok") is False, what, 60.0
         )
 
     def wait_until_ready(self) -> None:
@@ -129,21 +125,11 @@ def probes() -> Iterator[Probes]:
 
 @contextmanager
 def stopped(grid: Grid, name: str) -> Iterator[None]:
-    """The server hangs, with the processes that it has for its connections: the kernel
-    takes connections, no answer comes.
-    """
+    """The server hangs, with the processes that it has for its connections."""
     server = grid.processes.find(name).process()
     assert server is not None
-    server.suspend()
-    hanging = [server, *server.children(recursive=True)]
-    for each in hanging:
-        each.suspend()
-    try:
+    with hung(server):
         yield
-    finally:
-        for each in hanging:
-            if each.is_running():
-                each.resume()
 
 
 @pytest.mark.parametrize(
@@ -162,26 +148,38 @@ def test_process__at_work__is_alive_and_tells_its_services(
     probes.wait_until_ready()
     # its loop may have no core for 15 s on a busy machine
     wait_until(lambda: probes.is_alive(name), f"{name} to be alive", 60.0)
-    state = probes.state(name)
-    assert set(state["dependencies"]) == services
-    assert all(
-        service["ok"] and service["error"] is None
-        for service in state["dependencies"].values()
+    wait_until(
+        lambda: (
+            {
+                service: (found["ok"], found["error"])
+                for service, found in probes.services(name).items()
+            }
+            == dict.fromkeys(services, (True, None))
+        ),
+        f"{name} to reach {services}",
+        60.0,
     )
-    metrics = probes.ask(name, "metrics")[1].splitlines()
+    metrics = probes.answer(name, "metrics")[1].splitlines()
     for metric in (
         "supervisor_loop_timestamp_seconds",
         "process_cpu_seconds_total",
         "supervisor_build_info",
     ):
         assert any(line.startswith(f"{metric}{{cluster=") for line in metrics)
-    up = [
-        line
-        for line in metrics
+    wait_until(
+        lambda: services_up(probes.ask(name, "metrics")[1]) == services,
+        f"{name} to count {services} as up",
+        60.0,
+    )
+
+
+def services_up(metrics: str) -> set[str]:
+    return {
+        line.split('dependency="')[1].split('"')[0]
+        for line in metrics.splitlines()
         if line.startswith('supervisor_dependency_up{cluster="')
         and line.endswith("} 1.0")
-    ]
-    assert {line.split('dependency="')[1].split('"')[0] for line in up} == services
+    }
 
 
 # --- Flower, in a real browser --------------------------------------------------------
@@ -284,9 +282,9 @@ def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(
             probes.wait_for(name, 503)
         until_s = time.monotonic() + STALLED_AFTER_S + 10
         while time.monotonic() < until_s:
-            assert [probes.ask(name, "livez")[0] for name in PROCESSES] == [200] * len(
-                PROCESSES
-            )
+            assert [probes.answer(name, "livez")[0] for name in PROCESSES] == [
+                200
+            ] * len(PROCESSES)
             time.sleep(0.5)  # that nothing happens in a time can only be waited for
         probes.wait_for("callbacks", 200)
         probes.wait_for_loss("callbacks", "broker")
@@ -341,15 +339,16 @@ def test_process__its_loop_is_stalled_for_a_minute__ends_with_a_line(
 ) -> None:
     """systemd and compose start a process again only when it ends."""
     processes = probes.grid.processes
-    held = processes.find(name)
+    held, log = processes.find(name), processes.logs / f"{name}.log"
     with main_thread_held(processes, name, lambda: probes.ask(name, "livez")[0] != 0):
         wait_until(
-            lambda: probes.ask(name, "livez")[0] == 0,
-            f"{name} to end",
+            lambda: "main_loop_stalled" in log.read_text(),
+            f"{name} to tell that its loop is stalled",
             ENDED_AFTER_S + CONFIRMING_CHECKS * CHECK_EVERY_S + 15,
         )
+        wait_until(lambda: probes.ask(name, "livez")[0] == 0, f"{name} to end", 10.0)
+    # strace has held what is left of it
     wait_until(lambda: held.process() is None, f"{name} to be gone", 10.0)
-    assert "main_loop_stalled" in (processes.logs / f"{name}.log").read_text()
     processes.start_again(name)
     probes.wait_for(name, 200)
 

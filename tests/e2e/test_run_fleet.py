@@ -26,7 +26,7 @@ from supervisor_tasks.cli.run_fleet import FLEET
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.live_processes import is_alive
+from tests.support.live_processes import asked, children, descendants, is_alive
 
 PATIENCE_S = 90.0
 GUIDE = (REPOSITORY / "docs" / "how-to" / "migrate-from-go.md").read_text()
@@ -151,11 +151,9 @@ def child(fleet: Running, name: str) -> psutil.Process | None:
     """The process of the fleet of that name, which its arguments tell."""
     process = fleet.process()
     words = {"callbacks": "grpc_callbacks", "metrics": "metrics"}.get(name, name)
-    for found in [] if process is None else process.children():
-        with suppress(psutil.NoSuchProcess):  # it ends just now
-            if words in found.cmdline():
-                return found
-    return None
+    found = [] if process is None else children(process)
+    commands = asked(found, psutil.Process.cmdline)
+    return next((one for one, command in commands.items() if words in command), None)
 
 
 def told(grid: Grid, name: str = "fleet") -> list[dict[str, Any]]:
@@ -221,10 +219,10 @@ def test_run_fleet__flags_and_variables__a_job_ends_and_a_killed_worker_starts_a
     }
     process = fleet.process()
     assert process is not None
-    children = process.children()
+    left = children(process)
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: fleet.process() is None, "the fleet to end", PATIENCE_S, 0.1)
-    assert [child for child in children if is_alive(child)] == []
+    assert [one for one in left if is_alive(one)] == []
 
 
 def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(
@@ -278,8 +276,11 @@ def test_run_fleet__its_core_file_and_those_of_its_children__are_off(
     fleet: Running,
 ) -> None:
     wait_until(lambda: child(fleet, "worker") is not None, "a worker", PATIENCE_S, 0.1)
-    processes = [psutil.Process(fleet.pid), *psutil.Process(fleet.pid).children()]
-    limits = {one.pid: one.rlimit(psutil.RLIMIT_CORE) for one in processes}
+    process = psutil.Process(fleet.pid)
+    assert process.rlimit(psutil.RLIMIT_CORE) == (0, 0)
+    worker = child(fleet, "worker")
+    limits = asked(children(process), lambda one: one.rlimit(psutil.RLIMIT_CORE))
+    assert worker in limits
     assert limits == dict.fromkeys(limits, (0, 0))
 
 
@@ -292,11 +293,10 @@ def test_fleet__killed__its_children_end(grid: Grid, fleet: Running) -> None:
     )
     process = fleet.process()
     assert process is not None
-    children = process.children(recursive=True)
-    commands = {one.pid: one.cmdline() for one in children}
+    commands = asked(descendants(process), psutil.Process.cmdline)
     process.kill()
-    left = wait_for_ends(children, PATIENCE_S)
-    assert left == [], [(one, commands[one.pid]) for one in left]
+    left = wait_for_ends(list(commands), PATIENCE_S)
+    assert left == [], [(one, commands[one]) for one in left]
 
 
 def test_run_fleet__embedded__needs_no_servers_of_the_site() -> None:

@@ -4,10 +4,7 @@
 
 import json
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -16,7 +13,6 @@ from devgrid.cluster.slurmrestd import NAME
 from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
-from devgrid.machine import deadline
 from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
@@ -31,6 +27,7 @@ from tests.support.grid_assertions import (
     wait_for_end,
 )
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.health_pages import dependencies
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +149,7 @@ def test_whole_job__over_tls__is_submitted_cancelled_and_asked_for(
 ) -> None:
     proxy, _, port = over_tls
     wait_until(
-        lambda: readiness(port).get("slurmrestd", {}).get("ok"),
+        lambda: dependencies(port).get("slurmrestd", {}).get("ok"),
         "the worker to reach slurmrestd",
         60.0,
     )
@@ -170,7 +167,7 @@ def test_whole_job__over_tls__is_submitted_cancelled_and_asked_for(
     assert proxy.connections > 0
     proxy.fault(Fault.REFUSE)
     wait_until(
-        lambda: readiness(port).get("slurmrestd", {}).get("ok") is False,
+        lambda: dependencies(port).get("slurmrestd", {}).get("ok") is False,
         "the worker to miss slurmrestd",
         60.0,
     )
@@ -180,18 +177,3 @@ def test_time_limit__over_slurmrestd__is_out_of_credits_and_billed_to_the_minute
     grid: Grid, overrunning: str
 ) -> None:
     assert_overrun_is_billed(grid, overrunning)
-
-
-def readiness(port: int) -> dict[str, Any]:
-    """The services of a worker, as its page tells them; none before it answers."""
-    try:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{port}/readyz", timeout=deadline(5)
-        ) as answer:
-            found = json.load(answer)
-    except urllib.error.HTTPError as error:
-        found = json.load(error)
-    except OSError:
-        return {}
-    services: dict[str, Any] = found["dependencies"]
-    return services

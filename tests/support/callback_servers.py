@@ -2,7 +2,6 @@
 grid.
 """
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.tables import METADATA
+from tests.support.live_processes import hung
 
 PUBLIC_LINE = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
@@ -88,14 +88,8 @@ class CallbackServer:
         """
         process = self.postgres.process()
         assert process is not None
-        family = [process, *process.children(recursive=True)]
-        for member in family:
-            member.send_signal(signal.SIGSTOP)
-        try:
+        with hung(process):
             yield
-        finally:
-            for member in family:
-                member.send_signal(signal.SIGCONT)
 
     def start(self, name: str, **settings: str) -> tuple[Running, str]:
         """Start a gRPC process with these settings beside the others. Returns it, and

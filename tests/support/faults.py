@@ -6,12 +6,11 @@ sockets stay open and no process answers) or made slow (stopped most of the time
 short turns). A part is a process with all that descends from it.
 """
 
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import psutil
@@ -26,7 +25,7 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from tests.support.grid_assertions import slurm_of
-from tests.support.live_processes import is_alive
+from tests.support.live_processes import descendants, is_alive, signal_each
 from tests.support.shifted_clocks import shifted
 from tests.support.slurmctld_log import unsaved_ends
 
@@ -148,7 +147,7 @@ def _restart(part: str) -> Fault:
         process = running.process()
         backends = list[psutil.Process]()
         if process is not None and part == "postgres":
-            backends = process.children(recursive=True)
+            backends = descendants(process)
         grid.processes.stop(running)
         # With clients, Postgres does not end in time and is killed. Its backends end a
         # moment later, and hold the shared memory until then.
@@ -304,9 +303,7 @@ def kill(grid: Grid, part: str) -> None:
     running = grid.processes.find(part)
     if not part.startswith("slurmd"):
         process = running.process()
-        for member in [] if process is None else process.children(recursive=True):
-            with suppress(ProcessLookupError):
-                os.kill(member.pid, signal.SIGKILL)
+        signal_each([] if process is None else descendants(process), signal.SIGKILL)
     grid.processes.kill(running)
 
 

@@ -2,12 +2,14 @@
 site.
 """
 
+import signal
 import subprocess
 from pathlib import Path
 
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from tests.support.grid_assertions import slurm_of
+from tests.support.live_processes import descendants, signal_each
 
 SHIFT = Path(__file__).with_name("shifted_clock.c")
 DAEMONS = ("slurmctld", "slurmd-node1", "slurmd-node2", "slurmd-node3", "slurmd-node4")
@@ -47,8 +49,8 @@ def _start_again(grid: Grid, environment: dict[str, str]) -> None:
         grid.processes.start_again(name, **environment)
     sshd = grid.processes.find("sshd")
     process = sshd.process()
-    for session in [] if process is None else process.children(recursive=True):
-        session.kill()  # a session keeps the environment that it started with
+    # a session keeps the environment that it started with
+    signal_each([] if process is None else descendants(process), signal.SIGKILL)
     grid.processes.kill(sshd)
     grid.processes.start_again("sshd")
     wait_until(lambda: _all_idle(grid), "all nodes to be idle", 60.0, 0.1)

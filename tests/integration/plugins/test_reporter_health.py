@@ -1,14 +1,10 @@
 """What the reporter tells an orchestrator: /livez, /readyz and /metrics."""
 
-import json
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -19,6 +15,7 @@ from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from plugins.probes.progress import STALLED_AFTER_S
+from tests.support.health_pages import answer, ask, dependencies
 from tests.support.holding import main_thread_held
 from tests.support.refusals import reasons
 from tests.support.spool_env import events, new_spool, serving, start_reporter, write
@@ -45,19 +42,6 @@ def health() -> int:
     return free_port()
 
 
-def ask(port: int, page: str) -> tuple[int, str]:
-    """Status and body; status 0 where no process listens."""
-    try:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{port}/{page}", timeout=deadline(5)
-        ) as answer:
-            return int(answer.status), answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError as error:
-        return 0, repr(error)
-
-
 def start(processes: Processes, spool: Path, port: int, health: int) -> None:
     start_reporter(
         processes,
@@ -68,8 +52,15 @@ def start(processes: Processes, spool: Path, port: int, health: int) -> None:
     )
 
 
-def state(health: int) -> Any:
-    return json.loads(ask(health, "readyz")[1])["dependencies"]
+def wait_until_ready(health: int) -> None:
+    wait_until(
+        lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
+    )
+
+
+def wait_until_alive(health: int) -> None:
+    """At once, unless the machine left its loop without a core."""
+    wait_until(lambda: ask(health, "livez")[0] == 200, "the loop to go on", 30.0)
 
 
 def test_reporter__at_work__is_alive_and_ready_and_counts(
@@ -78,14 +69,16 @@ def test_reporter__at_work__is_alive_and_ready_and_counts(
     with serving() as (supervisor, port):
         supervisor.always[2] = grpc.StatusCode.NOT_FOUND
         start(processes, spool, port, health)
+        wait_until_ready(health)
+        wait_until_alive(health)
         wait_until(
-            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
+            lambda: (
+                {name for name, found in dependencies(health).items() if found["ok"]}
+                == {"spool", "supervisor"}
+            ),
+            "the reporter to reach all that it needs",
+            60.0,
         )
-        assert ask(health, "livez")[0] == 200
-        assert {name for name, found in state(health).items() if found["ok"]} == {
-            "spool",
-            "supervisor",
-        }
         for job in (1, 2):
             write(spool, job, "end")
         wait_until(lambda: not events(spool), "the events to be delivered", 60.0)
@@ -98,18 +91,19 @@ def test_reporter__at_work__is_alive_and_ready_and_counts(
             "the events to be counted",
             60.0,
         )
-        lines = ask(health, "metrics")[1].splitlines()
-        assert (
-            'supervisor_dependency_up{cluster="here",dependency="supervisor"} 1'
-            in lines
+        reached = 'supervisor_dependency_up{cluster="here",dependency="supervisor"} 1'
+        wait_until(
+            lambda: reached in ask(health, "metrics")[1].splitlines(),
+            "the supervisor to be reached",
+            60.0,
         )
+        page = answer(health, "metrics")[1]
         assert any(
             line.startswith(
                 'supervisor_build_info{cluster="here",process="reporter",version='
             )
-            for line in lines
+            for line in page.splitlines()
         )
-        page = ask(health, "metrics")[1]
         checked = subprocess.run(
             ["promtool", "check", "metrics"], input=page, capture_output=True, text=True
         )
@@ -125,12 +119,15 @@ def test_reporter__supervisor_is_away__is_alive_and_not_ready(
     write(spool, 1, "end")
     start(processes, spool, port, health)
     wait_until(
-        lambda: state(health)["supervisor"]["error"] not in (None, "not asked yet"),
+        lambda: (
+            dependencies(health).get("supervisor", {}).get("error")
+            not in (None, "not asked yet")
+        ),
         "the first answer",
         60.0,
     )
-    assert ask(health, "readyz")[0] == 503
-    assert ask(health, "livez")[0] == 200
+    assert answer(health, "readyz")[0] == 503
+    wait_until_alive(health)
     wait_until(
         lambda: (
             'supervisor_reporter_waiting_events{cluster="here"} 1'
@@ -140,9 +137,7 @@ def test_reporter__supervisor_is_away__is_alive_and_not_ready(
         60.0,
     )
     with serving(port):
-        wait_until(
-            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
-        )
+        wait_until_ready(health)
 
 
 def test_reporter__spool_is_away__is_alive_and_not_ready(
@@ -150,20 +145,16 @@ def test_reporter__spool_is_away__is_alive_and_not_ready(
 ) -> None:
     with serving() as (_, port):
         start(processes, spool, port, health)
-        wait_until(
-            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
-        )
+        wait_until_ready(health)
         aside = spool.rename(spool.with_name("aside"))
         wait_until(
-            lambda: not state(health)["spool"]["ok"],
+            lambda: dependencies(health).get("spool", {}).get("ok") is False,
             "the reporter to miss its spool",
             60.0,
         )
-        assert ask(health, "livez")[0] == 200
+        wait_until_alive(health)
         aside.rename(spool)
-        wait_until(
-            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
-        )
+        wait_until_ready(health)
 
 
 def test_reporter__loop_is_stalled__is_not_alive_until_it_goes_on(
@@ -171,9 +162,7 @@ def test_reporter__loop_is_stalled__is_not_alive_until_it_goes_on(
 ) -> None:
     with serving() as (_, port):
         start(processes, spool, port, health)
-        wait_until(
-            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
-        )
+        wait_until_ready(health)
         with main_thread_held(
             processes, "reporter", lambda: ask(health, "livez")[0] != 0
         ):
@@ -182,7 +171,7 @@ def test_reporter__loop_is_stalled__is_not_alive_until_it_goes_on(
                 "livez to fail",
                 STALLED_AFTER_S + 10,
             )
-        wait_until(lambda: ask(health, "livez")[0] == 200, "the loop to go on", 30.0)
+        wait_until_alive(health)
 
 
 def test_reporter__asked_to_end__stops_to_answer(
@@ -190,9 +179,7 @@ def test_reporter__asked_to_end__stops_to_answer(
 ) -> None:
     with serving() as (_, port):
         start(processes, spool, port, health)
-        wait_until(
-            lambda: ask(health, "livez")[0] == 200, "the reporter to answer", 60.0
-        )
+        wait_until_alive(health)
         reporter = processes.find("reporter")
         processes.kill(reporter, signal.SIGTERM)
         assert reporter.process() is None
