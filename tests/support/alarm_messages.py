@@ -2,7 +2,7 @@
 between.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from threading import Event, Thread
@@ -33,13 +33,18 @@ SENDER, OPS, BOSS = "fleet@example.org", "ops@example.org", "boss@example.org"
 
 
 def notifier(
-    *servers: WebhookReceiver, policy: Policy = AT_ONCE, **changes: Any
+    *servers: WebhookReceiver,
+    policy: Policy = AT_ONCE,
+    hung: Collection[WebhookReceiver] = (),
+    **changes: Any,
 ) -> Notifier:
-    """A notifier with a webhook for each server, which have one second to answer, and
-    more on a slow machine.
+    """A notifier with a webhook for each server. They have long to answer, but those
+    that are `hung` a second.
     """
     channels = {
-        f"webhook {number}": Webhook(server.url, json_form, timeout_s=deadline(1.0))
+        f"webhook {number}": Webhook(
+            server.url, json_form, timeout_s=1.0 if server in hung else deadline(10.0)
+        )
         for number, server in enumerate(servers)
     }
     return Notifier(channels=channels, policy=policy, **changes)
