@@ -21,20 +21,13 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import new_state_folder
 from supervisor_tasks.config.private_files import open_private, write_private
 from supervisor_tasks.config.server_process import ServerProcess
+from tests.support.embedded_users import PROGRAM
 from tests.support.live_processes import asked, is_alive, signal_each
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root has rights to lose"
 )
 
-PROGRAM = """
-import sys
-from supervisor_tasks.config.embedded_servers import broker_url, database_url
-from supervisor_tasks.config.settings import load_or_exit
-settings = load_or_exit()
-print(database_url(settings), broker_url(settings), flush=True)
-sys.stdin.read()
-"""
 # as root in a container
 WITHOUT_PTRACE = (
     "setpriv",

@@ -26,17 +26,11 @@ from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.embedded_servers import EmbeddedServerError
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import load
+from tests.support.embedded_users import PROGRAM
+from tests.support.live_processes import signal_each
 
 pytestmark = pytest.mark.slow  # starts and kills whole servers
 
-PROGRAM = """
-import sys
-from supervisor_tasks.config.embedded_servers import broker_url, database_url
-from supervisor_tasks.config.settings import load_or_exit
-settings = load_or_exit()
-print(database_url(settings), broker_url(settings), flush=True)
-sys.stdin.read()
-"""
 AS_ROOT = os.geteuid() == 0
 
 
@@ -79,10 +73,10 @@ def prepared() -> Iterator[Path]:
 def state(prepared: Path) -> Iterator[Path]:
     folder = new_state_folder()
     subprocess.run(["cp", "-a", f"{prepared}/.", str(folder)], check=True)
+    # else the recovery of a Postgres that a test kills waits for the whole copy
+    subprocess.run(["sync", "-f", str(folder)], check=True)
     yield folder
-    for server in servers(folder):
-        server.kill()
-        server.wait(deadline(10.0))
+    kill_servers(folder)
     shutil.rmtree(folder)
 
 
@@ -110,6 +104,13 @@ def servers(state: Path) -> list[psutil.Process]:
     # As it was seen: a child of Postgres may have ended by now.
     pids = {process.pid for process in found}
     return [process for process in found if process.info["ppid"] not in pids]
+
+
+def kill_servers(state: Path) -> None:
+    """Kill what still runs, at the end of a test."""
+    left = servers(state)
+    signal_each(left, signal.SIGKILL)
+    psutil.wait_procs(left, deadline(10.0))
 
 
 def connect(state: Path) -> psycopg.Connection:
@@ -303,8 +304,7 @@ def test_postgres__initialising_killed__next_start_initialises_again() -> None:
         assert value(state, "SELECT count(*) > 0 FROM pg_proc") is True
         user.end()
     finally:
-        for server in servers(state):
-            server.kill()
+        kill_servers(state)
         shutil.rmtree(state)
 
 
