@@ -35,6 +35,7 @@ from tests.support.submission_env import CUSTOMER, PATIENCE_S, Login
 pytestmark = pytest.mark.slow  # logins that hang and time out
 
 THREADS = 16
+TRIES = 5
 CONNECTIONS = 5
 QUICK = 200  # commands
 SOME_INPUT = bytes(range(256)) * 400
@@ -351,8 +352,13 @@ def test_login_hangs__on_an_old_connection_or_at_the_site__is_retried_at_once(
                 ssh.clock(CUSTOMER, is_admin=True)
             with pytest.raises(SshUnavailableError, match="cut off"):
                 ssh.clock(CUSTOMER)  # and this one counts
-            with pytest.raises(SshUnavailableError, match="hung while others answered"):
-                ssh.clock(CUSTOMER)
+            # or a later one, if a busy machine kept the others from answering
+            for _ in range(TRIES):
+                with pytest.raises(SshUnavailableError) as last:
+                    ssh.clock(CUSTOMER)
+                if "cut off" not in str(last.value):
+                    break
+            assert "hung while others answered" in str(last.value)
         finally:
             done.set()
             answering.result(deadline(PATIENCE_S))
@@ -398,17 +404,18 @@ def submit_in_turn(ssh: Ssh, user: str, command: str, other: str) -> str:
 def test_answer__came_late_while_others_were_answered__is_a_hang(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hung_s = deadline(1.0)  # a slow machine needs as long for an answer that is in time
-    monkeypatch.setattr(module, "HUNG_S", hung_s)
     login.users.add(OTHER)
     ssh = login.ssh(login.sshd)
 
     def submit(seconds: float) -> None:
         submit_in_turn(ssh, CUSTOMER, f"sleep {seconds}; echo late", OTHER)
 
+    # a slow machine may need long for an answer that is in time
+    monkeypatch.setattr(module, "HUNG_S", deadline(PATIENCE_S))
     submit(0.1)  # not by the login
     ssh.clock(CUSTOMER)
-    submit(hung_s + 0.5)
+    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    submit(1.5)
     with pytest.raises(SshUnavailableError, match="hung while others answered"):
         ssh.clock(CUSTOMER)
     ssh.close()
