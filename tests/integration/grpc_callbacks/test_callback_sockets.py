@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from devgrid.machine import deadline
 from grpc_callbacks.connection_acceptor import listening_sockets
 from grpc_callbacks.private_sockets import SocketFolder
 from supervisor_tasks.config.settings import SettingsError
@@ -73,9 +74,8 @@ def test_socket_folder__of_a_killed_process__is_removed_but_a_living_ones_stays(
 ) -> None:
     program = "import sys, pathlib, os; from grpc_callbacks.private_sockets import SocketFolder\n"
     program += "SocketFolder(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
-    subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], check=False, timeout=60
-    )
+    argv = [sys.executable, "-c", program, str(tmp_path)]
+    subprocess.run(argv, check=False, timeout=deadline(60))
     assert len(list(tmp_path.iterdir())) == 1
     first = SocketFolder(tmp_path)
     (only,) = tmp_path.iterdir()

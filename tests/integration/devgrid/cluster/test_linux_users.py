@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from devgrid.cluster.linux_users import Users
+from devgrid.machine import deadline
 
 LAST = "user-300"
 
@@ -57,7 +58,7 @@ def test_add__threads_of_a_daemon_look_names_up__neither_crash_nor_hang(
         for number in range(1, 301):
             users.add(f"user-{number}")
         try:
-            assert daemon.wait(30.0) == 0
+            assert daemon.wait(deadline(30.0)) == 0
         finally:
             daemon.kill()
 
@@ -67,5 +68,5 @@ def test_environment__forked_child_of_a_daemon__looks_names_up(tmp_path: Path) -
         [sys.executable, "-c", IN_A_CHILD],
         env={**os.environ, **Users(tmp_path).environment()},
         check=True,
-        timeout=30.0,
+        timeout=deadline(30.0),
     )
