@@ -121,13 +121,11 @@ class Fetching:
             tried = "UPDATE effects SET attempts = :tries WHERE job_id = :id"
             connection.execute(text(tried), {"tries": REJECTED_TRIES, "id": job_id})
 
-    def let_time_pass(self, job_id: JobId) -> None:
-        """The claim is as old as a refusal must be to count."""
+    def let_time_pass(self, job_id: JobId, age_s: float = REJECTED_FOR_S) -> None:
+        """The claim is as old as this; without, as a refusal must be to count."""
         with self.harness.engine.begin() as connection:
-            older = (
-                "UPDATE events SET at = at - :by * interval '1 s' WHERE job_id = :id"
-            )
-            connection.execute(text(older), {"by": REJECTED_FOR_S, "id": job_id})
+            aged = "UPDATE events SET at = now() - :age * interval '1 s' WHERE job_id = :id"
+            connection.execute(text(aged), {"age": age_s, "id": job_id})
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +276,7 @@ def test_fetch__service_denies_the_job_for_good__ends_it_after_the_last_try(
 ) -> None:
     job_id = fetching.claim(customer="0x" + "2" * 40)
     for _ in range(REJECTED_TRIES + 1):
+        fetching.let_time_pass(job_id, 0.0)
         assert fetching.try_once(job_id).state is State.CLAIMED  # it is too young
         assert "PERMISSION_DENIED" in fetching.last_error(job_id)
     fetching.let_time_pass(job_id)
