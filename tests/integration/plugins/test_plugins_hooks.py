@@ -444,7 +444,8 @@ def test_writer__process_group_of_the_hook_is_killed__still_writes_the_event(
     """slurmctld ends a hook with all of its group when it is asked to stop: the writer
     is in none of them.
     """
-    hanging = strace("fsync:delay_enter=2000000:when=1", detached=True)
+    # until then, the draft shows
+    hanging = strace(f"fsync:delay_enter={HANGS_S * 1_000_000}:when=1", detached=True)
     argv = [*hanging, str(programs / "supervisor-ended")]
     with subprocess.Popen(
         argv, env=ENVIRONMENT, stderr=subprocess.DEVNULL, start_new_session=True

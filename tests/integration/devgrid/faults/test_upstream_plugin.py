@@ -316,7 +316,9 @@ def test_tell__server_falls_silent__is_given_up_after_the_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shows_a_certificate: bool
 ) -> None:
     """Before its certificate, or when it has the event."""
-    monkeypatch.setattr(upstream_plugin, "TIMEOUT_S", SHORT_S)
+    # a slow machine needs as long for a connection that works
+    short_s = min(deadline(SHORT_S), 8.0)
+    monkeypatch.setattr(upstream_plugin, "TIMEOUT_S", short_s)
     with (
         serving(certificates=make_certificates(tmp_path)) as (supervisor, port),
         in_front_of(port) as network,
@@ -329,5 +331,5 @@ def test_tell__server_falls_silent__is_given_up_after_the_time_out(
         with pytest.raises((grpc.RpcError, OSError)):
             send(EVENT, job(network.address))
         took_s = time.monotonic() - began_s
-        assert SHORT_S <= took_s < deadline(3 * SHORT_S)
+        assert short_s <= took_s < deadline(3 * short_s)
         assert len(supervisor.calls) == (1 if shows_a_certificate else 0)
