@@ -13,6 +13,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from devgrid.fleet import Fleet
+from devgrid.machine import deadline
 from devgrid.processes import Processes, wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
@@ -44,7 +45,7 @@ class Pages:
 
     def get(self, path: str, password: str | None = PASSWORD) -> requests.Response:
         auth = None if password is None else tuple(password.split(":"))
-        return requests.get(f"{self.url}{path}", auth=auth, timeout=30)  # type: ignore[arg-type]
+        return requests.get(f"{self.url}{path}", auth=auth, timeout=deadline(30))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -188,10 +189,10 @@ def test_pages__no_database__say_so_and_flower_goes_on() -> None:
         fleet = Fleet(processes, environment | {"BROKER_URL": redis(processes)})
         fleet.start_flower()
         fleet.wait_for_flower()
-        answer = requests.get(f"{fleet.flower_url}/jobs", timeout=30)
+        answer = requests.get(f"{fleet.flower_url}/jobs", timeout=deadline(30))
         assert answer.status_code == 503
         assert "DATABASE_URL: found nothing" in answer.text
-        assert requests.get(f"{fleet.flower_url}/tasks", timeout=30).ok
+        assert requests.get(f"{fleet.flower_url}/tasks", timeout=deadline(30)).ok
         log = processes.logs / "flower.log"
         assert "Traceback" not in log.read_text()
 

@@ -3,6 +3,7 @@ stays calm meanwhile.
 """
 
 import json
+import math
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from redis import Redis
 from sqlalchemy import Engine, create_engine, text
 
 from devgrid.fleet import Fleet
+from devgrid.machine import deadline
 from devgrid.processes import Processes, wait_until
 from devgrid.services.start import start_server
 from supervisor_tasks.config import embedded_servers
@@ -28,7 +30,6 @@ from tests.support.ledger import claim, job_id
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
 # longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)
 WATCHDOG_TIMEOUT_S = 15
-IMPATIENT_S = 3  # of the watchdog of a worker that is asked to end
 TRIES_S = 5.0  # during which a client tries each second to connect
 LOST = "consumer: Connection to broker lost"
 AWAY = "broker_disconnected"
@@ -36,6 +37,13 @@ LOST_MESSAGE = "task_publish_failed"
 CONNECTED = "Connected to [redacted]"
 WITHIN_S = 60.0  # figures are the benchmark's; a loaded machine is slow
 pytestmark = pytest.mark.slow  # outages that last
+
+
+def impatience_s() -> int:
+    """The time-out of the watchdog of a worker that a test ends. Until then, a busy
+    machine may leave the worker without a core.
+    """
+    return max(math.ceil(deadline(3.0)), 10)
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +281,7 @@ def test_worker__answers_pings_and_receives_nothing__ends(
 def test_worker__its_loop_stands_in_the_log__ends_all_the_same(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
-    impatient = {"WORKER_WATCHDOG_TIMEOUT_S": str(IMPATIENT_S)}
+    impatient = {"WORKER_WATCHDOG_TIMEOUT_S": str(impatience_s())}
     standing = Fleet(processes, fleet.environment | impatient, "standing-")
     processes.kill(fleet.find("worker"))
     worker = standing.start_worker(
@@ -293,7 +301,8 @@ def test_worker__asked_to_end__its_watchdog_lets_a_running_task_end(
     processes: Processes,
     redis_server: embedded_servers.EmbeddedServer,
 ) -> None:
-    impatient = {"WORKER_WATCHDOG_TIMEOUT_S": str(IMPATIENT_S)}
+    timeout_s = impatience_s()
+    impatient = {"WORKER_WATCHDOG_TIMEOUT_S": str(timeout_s)}
     ending = Fleet(processes, fleet.environment | impatient, "ending-")
     processes.kill(fleet.find("worker"))  # it does not know the task
     worker = ending.start_worker(
@@ -315,7 +324,7 @@ def test_worker__asked_to_end__its_watchdog_lets_a_running_task_end(
             WITHIN_S,
             0.1,
         )
-    pass_s(engine, 2.0 * IMPATIENT_S)
+    pass_s(engine, 2.0 * timeout_s)
     assert worker.process() is not None
     may_end.touch()
     wait_until(lambda: worker.process() is None, "the worker to end", WITHIN_S, 0.1)
@@ -380,7 +389,9 @@ def test_logs__database_away__one_warning_a_task_no_traceback_beat_tells_it_once
         WITHIN_S,
         0.1,
     )
-    assert set(since("worker")) == {"task_failed_transient"}
+    # a task may have been giving back what it had leased
+    told = without_one(since("worker"), "lease_release_deferred")
+    assert set(told) == {"task_failed_transient"}
     assert since("beat") == ["ledger_disconnected"]
     assert "Traceback" not in (processes.logs / "worker.log").read_text()
 
