@@ -12,6 +12,7 @@ from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from tests.support.grid_assertions import rows, wait_for_end
+from tests.support.marks import in_chaos
 
 HANGS = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) exec sleep 30;; esac\n'
 TOO_LATE = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) sleep 12;; esac\n'
@@ -79,10 +80,8 @@ def assert_as_fast(beside: Times, alone: Times) -> None:
     ), (alone, beside)
 
 
-@pytest.mark.parametrize(
-    "jobs",
-    [40, pytest.param(200, marks=[pytest.mark.chaos, pytest.mark.quiet_machine])],
-)
+@pytest.mark.quiet_machine
+@pytest.mark.parametrize("jobs", [40, in_chaos(200)])
 def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone(
     grid: Grid, customer: Account, jobs: int
 ) -> None:
@@ -110,7 +109,7 @@ def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone
             alone,
             beside,
         )
-        if jobs == 200:  # on a quiet machine
+        if jobs == 200:
             assert beside.submitted_s <= deadline(WITHIN_S), (alone, beside)
             assert beside.settled_s <= deadline(alone.settled_s + SETTLED_LATER_S), (
                 alone,
@@ -133,6 +132,7 @@ def wait_until_happened(
 
 
 @pytest.mark.chaos
+@pytest.mark.quiet_machine
 def test_submission__late_logins_fill_a_worker__another_job_is_as_fast_as_alone(
     grid: Grid, customer: Account
 ) -> None:

@@ -172,10 +172,12 @@ def test_requeue__by_the_job_itself_without_end__gets_what_was_paid_for_and_no_m
         ChainStatus.FAILED,
     )
 
+    settled_after_s = deadline(SETTLED_AFTER_S)
+
     def is_over() -> bool:
         record = record_of(grid, slurm_id)
         settled = (
-            time.time() >= record.submit_s + SETTLED_AFTER_S
+            time.time() >= record.submit_s + settled_after_s
         )  # by then the node has ended the last run, as in begin_again
         if (
             record.state == "PENDING"

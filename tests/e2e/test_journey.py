@@ -273,10 +273,13 @@ def test_journey__cancelled_while_queued__costs_nothing(
     grid.chain.customers.cancel_job(customer, first)
     job = wait_for_end(grid, first)
     assert job.status is ChainStatus.CANCELLED
-    for job_id in (first, second):
-        assert (
-            slurm_of(grid).run("squeue", "--noheader", f"--name={job_id}").stdout == ""
-        )
+    left = ("squeue", "--noheader", f"--name={first},{second}")
+    wait_until(
+        lambda: slurm_of(grid).run(*left).stdout == "",
+        "the node to clear up after the jobs",
+        60.0,
+        0.2,
+    )
 
 
 def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minutes(

@@ -18,6 +18,7 @@ from devgrid import REPOSITORY
 from devgrid.chain.model import Account
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
@@ -121,7 +122,7 @@ class Monitored:
 
 
 def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310  this machine's
+    with urllib.request.urlopen(url, timeout=deadline(30)) as answer:  # noqa: S310  this machine's
         return str(answer.read().decode())
 
 

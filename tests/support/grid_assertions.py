@@ -24,7 +24,7 @@ from devgrid.processes import tail, wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 
 # a process may stand still between the check of a connection and its use
-IDLE_MS = 3_000
+IDLE_S = 3.0
 OPEN_EFFECTS = """
     SELECT kind, attempts, parked_at, due_at, lease_until, last_error FROM effects
     WHERE job_id = :id AND done_at IS NULL"""
@@ -98,10 +98,11 @@ def _engine_of(url: str) -> Engine:
     and a new connection costs Postgres 30 ms of CPU. Postgres closes unused
     connections, so that none delays its end.
     """
+    idle_ms = int(deadline(IDLE_S) * 1000)
     engine = create_engine(
         url,
         pool_pre_ping=True,
-        connect_args={"options": f"-c idle_session_timeout={IDLE_MS}"},
+        connect_args={"options": f"-c idle_session_timeout={idle_ms}"},
     )
     atexit.register(engine.dispose)
     return engine

@@ -4,6 +4,7 @@ import time
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from tests.support.end_states import PATIENCE_S, as_customer, record_of, wait_for_state
 from tests.support.grid_assertions import slurm_of
@@ -30,10 +31,12 @@ def begin_again(grid: Grid, slurm_id: int) -> None:
     refuses the new run, or that fails.
     """
 
+    settled_after_s = deadline(SETTLED_AFTER_S)
+
     def is_running() -> bool:
         record = record_of(grid, slurm_id)
         state = record.state
-        if state == "PENDING" and time.time() >= record.submit_s + SETTLED_AFTER_S:
+        if state == "PENDING" and time.time() >= record.submit_s + settled_after_s:
             slurm_of(grid).run(
                 "scontrol", "update", f"JobId={slurm_id}", "StartTime=now"
             )
