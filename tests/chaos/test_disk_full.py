@@ -16,6 +16,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusReq
 from tests.support import chaos_jobs, faults
 from tests.support.audit import audit, violations
 from tests.support.audit_evidence import gather
+from tests.support.callback_servers import TRIES
 from tests.support.forged_callbacks import send
 from tests.support.grid_assertions import parked, rows, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
@@ -31,12 +32,12 @@ def target() -> Iterator[faults.Target]:
         yield running
 
 
-def call(grid: Grid, number: int) -> str:
+def call(grid: Grid, number: int, tries: int = 1) -> str:
     """Send a callback about a job that no ledger has. Returns the answer."""
     callback = SetJobStatusRequest(
         name=f"0x{number:064x}", id=10**6 + number, status=JobStatus.JOB_STATUS_FINISHED
     )
-    (answer,) = send(grid, [callback])
+    (answer,) = send(grid, [callback], tries)
     return answer
 
 
@@ -51,7 +52,7 @@ def test_disk_full__callbacks_and_jobs_under_way__loses_no_acknowledged_call(
         for kind in (chaos_jobs.finishing, chaos_jobs.failing, chaos_jobs.finishing)
         for _ in range(2)
     ]
-    answers = [call(grid, 0)]
+    answers = [call(grid, 0, TRIES)]
     with FULL.on(target):
         ends_s = time.monotonic() + LASTS_S
         job_ids += [chaos_jobs.finishing(grid, customer) for _ in range(3)]
