@@ -106,7 +106,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Compare the contract's ABI, and `supervisor job show` with the contract.",
     ),
     AlarmName.REORGANISED_TOO_DEEP: Meaning(
-        "The chain replaced more than CHAIN_CONFIRMATIONS blocks. Nothing was taken back, and nothing is claimed.",
+        "The chain replaced more than CHAIN_CONFIRMATIONS blocks. Nothing was taken back, and no new job is claimed.",
         "Compare the nodes, then `supervisor chain rewind`.",
     ),
     AlarmName.NODE_BEHIND: Meaning(

@@ -34,7 +34,7 @@ class State(StrEnum):
     ENDED = "ENDED"
     """The end is known, or decided: status, seconds, exit status."""
     REFUSED = "REFUSED"
-    """The job is given back to the contract."""
+    """The job is given back to the contract, or the contract has taken it from us."""
     SETTLED = "SETTLED"
     """The contract has the job's end."""
 

@@ -21,7 +21,7 @@ ABOUT = """`advance(job, event)` in `supervisor_tasks/jobs/state_machine.py` dec
 state, and the effects that are left to do. [The life of a job](../explanation/job-lifecycle.md) describes it in order."""
 OVERVIEW = """A number is how many rules the event has in the state: the first one whose condition holds decides. A dash is
 an event that the state ignores by declaration. An event has the name under which the journal stores it (`STORED_NAMES`
-in `jobs/events.py`); its class may have another one."""
+in `jobs/events.py`); its heading also has the name of its class, if that is another one."""
 RULE_TEXT = """Of each rule: the states in which it holds, its condition, the states that it can bring the job into (if it
 changes the state), and the effects that it can open."""
 PACKAGE = "supervisor_tasks.jobs."
@@ -42,9 +42,14 @@ def page() -> str:
     ]
     lines += ["## Rules", "", *paragraph(RULE_TEXT), ""]
     for event in get_args(Event):
-        lines += [f"### {stored_name(event)}", "", *paragraph(_about(event)), ""]
+        lines += [f"### {_heading(event)}", "", *paragraph(_about(event)), ""]
         lines += [*_rules(event), *_ignored(event), ""]
     return text_of(lines)
+
+
+def _heading(event: type) -> str:
+    name = stored_name(event)
+    return name if name == event.__name__ else f"{name} (`{event.__name__}`)"
 
 
 def _about(event: type) -> str:
