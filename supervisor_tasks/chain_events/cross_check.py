@@ -47,11 +47,12 @@ Facts = dict[str, set[Fact]]  # by the transaction's hash, or by the job
 
 
 def unconfirmed_transactions(
-    ledger: Ledger, contract: Contract, events: Iterable[ChainEvent]
+    ledger: Ledger, contract: Contract, events: Iterable[ChainEvent], *, by: str
 ) -> set[str]:
     """The hashes of the transactions whose events no second endpoint shows; empty when
     there is only one endpoint. Each endpoint gets one request for all transactions
-    together.
+    together. `by` names the work that asks: each has its own duration of a disagreement,
+    because each asks about other transactions and jobs.
     """
     endpoints = _several_endpoints(contract)
     if endpoints is None:
@@ -60,17 +61,19 @@ def unconfirmed_transactions(
     if not wanted:
         return set()
     shown = _shown_by_endpoints(contract, endpoints, sorted(wanted))
-    return _unconfirmed(ledger, endpoints, wanted, shown)
+    return _unconfirmed(ledger, endpoints, wanted, shown, by)
 
 
 def unconfirmed_statuses(
     ledger: Ledger,
     contract: Contract,
     statuses: Mapping[JobId, tuple[ChainStatus, str]],
+    *,
+    by: str,
 ) -> set[JobId]:
     """The jobs whose status and provider on the contract no second endpoint shows;
     empty when there is only one endpoint. Each endpoint gets one request for all jobs
-    together.
+    together. `by` is as in `unconfirmed_transactions`.
     """
     endpoints = _several_endpoints(contract)
     if endpoints is None or not statuses:
@@ -79,21 +82,23 @@ def unconfirmed_statuses(
     shown = dict[str, Facts]()
     for name, found in contract.statuses_of_each(endpoints, sorted(statuses)).items():
         shown[name] = {job_id: {status} for job_id, status in found.items()}
-    return {JobId(key) for key in _unconfirmed(ledger, endpoints, wanted, shown)}
+    return {JobId(key) for key in _unconfirmed(ledger, endpoints, wanted, shown, by)}
 
 
 def unconfirmed_ends(
     ledger: Ledger,
     contract: Contract,
     statuses: Mapping[JobId, tuple[ChainStatus, str]],
+    *,
+    by: str,
 ) -> set[JobId]:
     """The jobs that are over, or have no provider any more, by their status on the
-    contract, which no second endpoint shows.
+    contract, which no second endpoint shows. `by` is as in `unconfirmed_transactions`.
     """
     ends = {
         job_id: status for job_id, status in statuses.items() if not status[0].is_active
     }
-    return unconfirmed_statuses(ledger, contract, ends)
+    return unconfirmed_statuses(ledger, contract, ends, by=by)
 
 
 def _several_endpoints(contract: Contract) -> Endpoints | None:
@@ -105,7 +110,11 @@ def _several_endpoints(contract: Contract) -> Endpoints | None:
 
 
 def _unconfirmed(
-    ledger: Ledger, endpoints: Endpoints, wanted: Facts, shown: Mapping[str, Facts]
+    ledger: Ledger,
+    endpoints: Endpoints,
+    wanted: Facts,
+    shown: Mapping[str, Facts],
+    by: str,
 ) -> set[str]:
     """The keys of `wanted` that too few endpoints show. Raises the alarms."""
     missing = {
@@ -114,9 +123,9 @@ def _unconfirmed(
         if len(_shown_by(key, wanted, shown)) < MIN_AGREEING_ENDPOINTS
     }
     if len(shown) < MIN_AGREEING_ENDPOINTS and endpoints.alone_for_s() > PATIENCE_S:
-        return _not_shown_at_all(ledger, endpoints, missing, wanted, shown)
+        return _not_shown_at_all(ledger, endpoints, missing, wanted, shown, by)
     if missing:  # of one that is alone, for long only if the others are busy
-        _update_disagreement_alarm(ledger, missing, wanted, shown)
+        _update_disagreement_alarm(ledger, missing, wanted, shown, by)
     else:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
     return missing
@@ -128,13 +137,14 @@ def _not_shown_at_all(
     missing: set[str],
     wanted: Facts,
     shown: Mapping[str, Facts],
+    by: str,
 ) -> set[str]:
     """Out of `missing`, what the one endpoint that answers does not show. It is
     believed about the others.
     """
     not_shown = {key for key in missing if not _shown_by(key, wanted, shown)}
     if not_shown:
-        _update_disagreement_alarm(ledger, not_shown, wanted, shown)
+        _update_disagreement_alarm(ledger, not_shown, wanted, shown, by)
     if missing - not_shown:
         _raise_one_endpoint_alarm(ledger, endpoints, sorted(shown), missing - not_shown)
     return not_shown
@@ -223,12 +233,17 @@ def _raise_one_endpoint_alarm(
 
 
 def _update_disagreement_alarm(
-    ledger: Ledger, missing: set[str], wanted: Facts, shown: Mapping[str, Facts]
+    ledger: Ledger,
+    missing: set[str],
+    wanted: Facts,
+    shown: Mapping[str, Facts],
+    by: str,
 ) -> None:
     """Raise the alarm when endpoints that answer have disagreed about one transaction,
     or one job, for DISAGREE_S.
     """
-    condition = Condition(ledger, AlarmName.ENDPOINTS_DISAGREE, DISAGREE_S)
+    alarm = AlarmName.ENDPOINTS_DISAGREE
+    condition = Condition(ledger, alarm, DISAGREE_S, name=f"{alarm} {by}")
     doubted = condition.duration.subject()
     if doubted not in missing:
         doubted = min(missing)

@@ -144,7 +144,7 @@ def _read(
         partial(_read_range, context, kept_hashes, first, head)
     )
     events = decode_logs(ledger, contract, block_range.logs)
-    doubted = unconfirmed_transactions(ledger, contract, events)
+    doubted = unconfirmed_transactions(ledger, contract, events, by="scan")
     if doubted:
         last_certain = _first_block_of(doubted, block_range.logs) - 1
         log.info(
@@ -159,7 +159,7 @@ def _read(
         )
         events = decode_logs(ledger, contract, block_range.logs)
         # this answer may have other events than the one before
-        if unconfirmed_transactions(ledger, contract, events):
+        if unconfirmed_transactions(ledger, contract, events, by="scan"):
             return first - 1
     last = block_range.blocks[-1].number
 

@@ -285,7 +285,7 @@ def _explain_rejections(
     seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in rejected)
     contract = context.chain.contract
     statuses = contract.statuses([effect.job_id for effect, _ in rejected], seen_block)
-    unconfirmed = unconfirmed_ends(context.ledger, contract, statuses)
+    unconfirmed = unconfirmed_ends(context.ledger, contract, statuses, by="report")
     for effect, error in rejected:
         if effect.job_id in unconfirmed:
             context.ledger.effects.postpone(

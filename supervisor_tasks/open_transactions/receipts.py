@@ -140,7 +140,9 @@ def _confirmed(
     contract = context.chain.contract
     events, _ = contract.decode_events(_logs(receipts.values()))
     to_confirm = _without_own_results(transactions, events)
-    doubted = unconfirmed_transactions(context.ledger, contract, to_confirm)
+    doubted = unconfirmed_transactions(
+        context.ledger, contract, to_confirm, by="receipts"
+    )
     return {
         row_id: receipt
         for row_id, receipt in receipts.items()
@@ -217,7 +219,7 @@ def _statuses_on_chain(
         return []
     contract = context.chain.contract
     statuses = contract.statuses(sorted(failed), not_before=max(failed.values()))
-    unconfirmed = unconfirmed_ends(context.ledger, contract, statuses)
+    unconfirmed = unconfirmed_ends(context.ledger, contract, statuses, by="reverts")
     return [
         JobChange(job_id, ChainStatusObserved(status))
         for job_id, (status, _) in statuses.items()

@@ -14,7 +14,7 @@ from supervisor_tasks.chain_events.cross_check import (
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError
 from supervisor_tasks.jobs.events import Claimed
-from supervisor_tasks.jobs.model import JobId
+from supervisor_tasks.jobs.model import ChainStatus, JobId
 from supervisor_tasks.ledger.cursor_names import CONTRACT_STREAM
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
@@ -65,15 +65,17 @@ def look_at_contract(
         scan_is_current=_scan_is_current(ledger),
         scanned_block=cursor[0] if cursor else 0,
     )
-    unconfirmed = unconfirmed_statuses(ledger, contract, ends_on_chain(snapshot))
+    new_claims = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
+    statuses = ends_on_chain(snapshot) | _running(snapshot, new_claims)
+    unconfirmed = unconfirmed_statuses(ledger, contract, statuses, by="sweep")
     if unconfirmed:
         report.unseen["ends"] = (
-            f"no second endpoint shows that {len(unconfirmed)} jobs are over, such as {min(unconfirmed)}"
+            f"no second endpoint shows that {len(unconfirmed)} jobs are over, or have begun, such as {min(unconfirmed)}"
         )
     snapshot = snapshot.changed(unconfirmed_on_chain=unconfirmed)
     _store_foreign_claims(ledger, others, snapshot)
-    new_claims = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
     doubted = _doubted(context, contract, snapshot, new_claims)
+    doubted |= unconfirmed & new_claims.keys()
     if doubted:
         report.unseen["claims"] = (
             f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
@@ -102,6 +104,20 @@ def _old_claims(
     return {}, {}, None
 
 
+def _running(
+    snapshot: Snapshot, claims: Mapping[JobId, Claimed]
+) -> dict[JobId, tuple[ChainStatus, str]]:
+    """The status and the provider of the jobs of new claims that run by the contract:
+    these are never submitted.
+    """
+    on_chain = {job_id: (snapshot.chain or {}).get(job_id) for job_id in claims}
+    return {
+        job_id: (job.status, job.provider)
+        for job_id, job in on_chain.items()
+        if job is not None and job.status is ChainStatus.RUNNING
+    }
+
+
 def _doubted(
     context: WorkerContext,
     contract: Contract,
@@ -118,7 +134,9 @@ def _doubted(
             events.append(
                 ChainEvent(job_id, replace(claim, claim_known_to_ledger=True), tx_hash)
             )
-    doubted_hashes = unconfirmed_transactions(context.ledger, contract, events)
+    doubted_hashes = unconfirmed_transactions(
+        context.ledger, contract, events, by="claims of the sweep"
+    )
     return {event.job_id for event in events if event.tx_hash in doubted_hashes}
 
 

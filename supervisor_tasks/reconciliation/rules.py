@@ -137,7 +137,7 @@ def _on_chain(
 
 def ends_on_chain(snapshot: Snapshot) -> dict[JobId, tuple[ChainStatus, Address]]:
     """Return the status and the provider on the contract of the jobs that a sweep would
-    end, or cancel in SLURM, because of these.
+    end, cancel in SLURM, or take for submitted, because of these.
     """
     running = names_with_our_comment(snapshot.rows.values(), snapshot.comment)
     ends = dict[JobId, tuple[ChainStatus, Address]]()
@@ -146,7 +146,7 @@ def ends_on_chain(snapshot: Snapshot) -> dict[JobId, tuple[ChainStatus, Address]
         if job is None:
             ends_here = job_id in running and on_chain.status.is_final
         elif is_active_job_of(on_chain, job.provider):
-            ends_here = False
+            ends_here = is_behind(job, snapshot)
         else:
             ends_here = job.is_final or any(_by_contract(job, on_chain, snapshot))
         if ends_here:

@@ -41,7 +41,10 @@ from supervisor_tasks.chain.rpc.endpoint_health import PATIENCE_S, Health
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.chain.rpc.unanswered import BUSY_COUNTS_LESS, COUNTED_S
 from supervisor_tasks.chain_events import cross_check
-from supervisor_tasks.chain_events.cross_check import unconfirmed_transactions
+from supervisor_tasks.chain_events.cross_check import (
+    unconfirmed_statuses,
+    unconfirmed_transactions,
+)
 from supervisor_tasks.context import ReconciliationServices
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.claim import claim
@@ -64,6 +67,7 @@ from supervisor_tasks.wallet import nonces
 from supervisor_tasks.wallet.raw_transaction import FILLER_GAS
 from supervisor_tasks.wallet.transaction_writer import TooDearError, Write
 from tests.support.http_servers import Quiet, http_server
+from tests.support.ledger import let_time_pass
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, rejecting_node
 from tests.support.running_claims import due, started
 from tests.support.snapshots import OUR_COMMENT, row
@@ -737,9 +741,9 @@ def test_claim__forged_so_that_the_honest_endpoint_cannot_answer__no_job_is_begu
             return set(rpc.health().values()) == {Health.ALIVE}
 
         def is_doubted() -> bool:
-            return unconfirmed_transactions(harness.site.ledger, contract, events) == {
-                claim_hash
-            }
+            ledger = harness.site.ledger
+            found = unconfirmed_transactions(ledger, contract, events, by="test")
+            return found == {claim_hash}
 
         while clock.now_s < 4 * PATIENCE_S:
             assert is_doubted()
@@ -959,6 +963,29 @@ def test_sweep__one_endpoint_has_the_job_as_over__the_job_goes_on(
             store(connection, CONTRACT_STREAM, chain.block_number(), "")
         assert swept_contract(harness).unconfirmed_on_chain == set()
         assert job_of(harness, ours).state is ENDS[how]
+
+
+def test_disagreement__sweep_and_report_ask_in_turns__alarm_after_a_minute(
+    chain: Chain, empty_database: Engine, provider: Account
+) -> None:
+    said = dict[JobId, ChainStatus]()
+    with node_with_statuses(chain, said) as lying:
+        rpc = Endpoints([lying, chain.rpc_url], chain.chain_id)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        first, second = scheduled_jobs(chain, provider, 2)
+        status = ChainStatus.CANCELLED, chain.job(first).provider.lower()
+        said.update({first: status[0], second: status[0]})
+        ledger, contract = harness.site.ledger, harness.site.chain.contract
+        for _ in range(2):
+            assert AlarmName.ENDPOINTS_DISAGREE not in harness.alarms()
+            for job_id, by in ((first, "sweep"), (second, "report")):
+                doubted = unconfirmed_statuses(
+                    ledger, contract, {job_id: status}, by=by
+                )
+                assert doubted == {job_id}
+            let_time_pass(harness.engine, 40.0)
+        unconfirmed_statuses(ledger, contract, {first: status}, by="sweep")
+        assert AlarmName.ENDPOINTS_DISAGREE in harness.alarms()
 
 
 def test_sweep__one_endpoint_has_a_slurm_job_as_over__it_is_not_cancelled(

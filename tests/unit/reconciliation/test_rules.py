@@ -252,6 +252,16 @@ def test_ends_on_chain__job_is_over_or_elsewhere__is_nothing_until_it_is_confirm
     assert find_discrepancies(replace(view, unconfirmed_on_chain={name(1)})) == []
 
 
+def test_ends_on_chain__an_unsubmitted_job_runs__is_submitted_until_confirmed() -> None:
+    """A restored ledger has not submitted it; by a false status it never would."""
+    running = on_chain_job(ChainStatus.RUNNING)
+    view = seeing(known(state=State.READY, slurm_id=None), chain={name(1): running})
+    assert ends_on_chain(view) == {name(1): (ChainStatus.RUNNING, US)}
+    assert only(view).kind is DiscrepancyKind.AHEAD_ON_CHAIN
+    unconfirmed = found(replace(view, unconfirmed_on_chain={name(1)}))
+    assert DiscrepancyKind.AHEAD_ON_CHAIN not in [kind for kind, _ in unconfirmed]
+
+
 def test_ends_on_chain__jobs_that_no_status_ends__are_not_among_them() -> None:
     final = on_chain_job(ChainStatus.CANCELLED)
     assert ends_on_chain(seeing(known(), rows=[row()])) == {}
