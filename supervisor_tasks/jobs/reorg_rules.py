@@ -76,19 +76,25 @@ def claimed_again(job: Job, event: Claimed) -> Next:
 def claim_mined_again(job: Job, event: Claimed) -> Next:
     """The job after its claim is read again, while the contract had shown the job as
     ours all the time. The other blocks may have the customer's top-up before the claim:
-    then the claim's minutes contain it.
+    then the claim's minutes contain it, and it is no longer in doubt.
     """
     if (job.customer, job.definition) != (event.customer, event.definition):
         return claimed_again(job, event)
+    grown_min = event.time_limit_min - job.time_limit_min
+    top_ups = list[TopUp]()
+    for top_up in job.top_ups:
+        if top_up.block is not None:
+            is_contained = top_up.block <= event.at[0]
+        else:
+            is_contained = top_up.minutes <= grown_min
+            grown_min -= top_up.minutes if is_contained else 0
+        if not is_contained:
+            top_ups.append(top_up)
     placed = replace(
         job,
         claim_position=event.at,
         time_limit_min=event.time_limit_min,
-        top_ups=tuple(
-            top_up
-            for top_up in job.top_ups
-            if top_up.block is None or top_up.block > event.at[0]
-        ),
+        top_ups=tuple(top_ups),
     )
     placed = _without_needless_deadline(placed)
     return placed, limit_to_apply(placed)
