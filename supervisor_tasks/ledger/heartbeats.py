@@ -10,7 +10,11 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from supervisor_tasks.ledger.periodic_run_names import CALLBACKS, since_end_s
+from supervisor_tasks.ledger.periodic_run_names import (
+    CALLBACKS,
+    CLOCK_TOLERANCE_S,
+    since_end_s,
+)
 
 if TYPE_CHECKING:
     from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
@@ -37,6 +41,7 @@ _BEAT = """
             SELECT FROM periodic_runs
             WHERE cluster = %(cluster)s AND name = %(name)s
                 AND succeeded_at > now() - %(missing_after_s)s * interval '1 second'
+                AND succeeded_at <= now() + %(tolerance_s)s * interval '1 second'
         )
         ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now()
     )
@@ -83,6 +88,7 @@ def record_heartbeats(
             "name": name,
             "unbroken": continuous_since_key(name),
             "missing_after_s": HEARTBEAT_MISSING_AFTER_S,
+            "tolerance_s": CLOCK_TOLERANCE_S,
             "reporters": _REPORTERS,
             "most": MAX_REPORTERS,
         }

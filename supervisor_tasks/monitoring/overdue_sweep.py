@@ -17,8 +17,10 @@ from supervisor_tasks.ledger.periodic_run_names import (
     IDLE_S,
     RECORD_BEAT_EVERY_S,
     finished_key,
+    is_in_the_future,
     since_end_s,
 )
+from supervisor_tasks.ledger.reconciliations import LastEnd
 
 MISSED_SWEEPS = 3
 LEAST_OVERDUE_S = 3600.0
@@ -49,11 +51,20 @@ def update_overdue_sweep_alarm(ledger: Ledger) -> None:
     condition = Condition(
         ledger, AlarmName.SWEEP_OVERDUE, seen_for_s, gap_s=CHECKS_APART_S
     )
-    if last is not None and last.age_s <= overdue_after_s(last.planned_s):
+    if last is not None and _has_just_ended(last):
         condition.update(False)
     elif _can_sweep(ledger.periodic_runs.ages_s()):
         ended_ago_s = None if last is None else round(last.age_s)
         condition.update(True, ended_ago_s=ended_ago_s, advice=ADVICE)
+
+
+def _has_just_ended(last: LastEnd) -> bool:
+    """Return whether no other sweep need have ended since. An end in the future proves
+    nothing: the database's clock was set back.
+    """
+    if is_in_the_future(last.age_s):
+        return False
+    return last.age_s <= overdue_after_s(last.planned_s)
 
 
 def _can_sweep(periodic_run_ages_s: Mapping[str, float]) -> bool:

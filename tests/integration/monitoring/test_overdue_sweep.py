@@ -81,6 +81,15 @@ def test_alarm__fleet_was_down_for_a_day__first_sweep_has_time(ledger: Ledger) -
     assert check_for(ledger, 240.0, BEAT, WORKER) == [AlarmName.SWEEP_OVERDUE]
 
 
+def test_alarm__clock_set_back_and_no_sweep_ends__is_on_all_the_same(
+    ledger: Ledger,
+) -> None:
+    sweep(ledger)
+    let_time_pass(ledger.engine, -10 * LEAST_OVERDUE_S)
+    assert check_for(ledger, SEEN_FOR_S - 180.0, BEAT, WORKER) == []
+    assert check_for(ledger, 360.0, BEAT, WORKER) == [AlarmName.SWEEP_OVERDUE]
+
+
 @pytest.mark.parametrize("alive", [BEAT, WORKER])
 def test_alarm__beat_or_the_slurm_worker_is_away__time_does_not_count(
     ledger: Ledger, alive: str

@@ -395,6 +395,10 @@ def test_heartbeats__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     let_time_pass(ledger.engine, HEARTBEAT_MISSING_AFTER_S + 1)
     assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
     heard(ledger, CALLBACKS, REPORTER)
+    let_time_pass(ledger.engine, -3600.0)  # the database's clock is set back
+    assert continuous_uptime_s(ledger.periodic_runs.ages_s()) is None
+    heard(ledger, CALLBACKS, REPORTER)
+    assert (continuous_uptime_s(ledger.periodic_runs.ages_s()) or -1.0) > -1.0
     assert (
         continuous_uptime_s(ledger.periodic_runs.ages_s()) or HEARTBEAT_MISSING_AFTER_S
     ) < HEARTBEAT_MISSING_AFTER_S
