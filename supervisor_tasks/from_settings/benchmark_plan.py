@@ -14,13 +14,14 @@ def plan_of(settings: Settings, hardware: PartitionHardware, nonce: str) -> Plan
     """
     nodes = tuple(map(_planned, hardware.nodes))
     kinds = {node.kind for node in nodes}
-    excluded_nodes = map(_planned, hardware.excluded_nodes)
     return Plan(
         mode=Mode(settings.benchmark_mode),
         partition=settings.slurm_partition,
         nodes=nodes,
         unlike_nodes=tuple(
-            node.name for node in excluded_nodes if node.kind not in kinds
+            node.name
+            for node in hardware.excluded_nodes
+            if (node.cpus, node.gpus, node.mem_mb) not in kinds
         ),
         nonce=nonce,
         time_limit_min=_time_limit_min(settings, hardware),

@@ -504,13 +504,19 @@ class Confinement:
 def confinement(answer: CommandAnswer) -> Confinement:
     """Read how nodes confine jobs, from `scontrol show config`. Raises
     SlurmUnavailableError when slurmctld does not answer; a retry helps.
+
+    slurm.conf(5): "task/" before the name of a TaskPlugin is optional.
     """
+    task_plugins = [
+        f"task/{plugin.removeprefix('task/')}"
+        for plugin in _config_value(answer, "TaskPlugin").split(",")
+    ]
     unconstrained = re.findall(
         rf"^({'|'.join(CONSTRAINED)})\s*=\s*no\b", answer.stdout, re.MULTILINE
     )
     return Confinement(
         _config_value(answer, "ProctrackType"),
-        tuple(_config_value(answer, "TaskPlugin").split(",")),
+        tuple(task_plugins),
         tuple(unconstrained),
     )
 

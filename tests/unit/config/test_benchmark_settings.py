@@ -18,6 +18,7 @@ NODE1, NODE2, NODE10 = (
     SlurmNode(name, cpus=8, gpus=0, mem_mb=16_000)
     for name in ("node1", "node2", "node10")
 )
+NO_MEMORY = SlurmNode("node3", cpus=8, gpus=0, mem_mb=0)
 BIG_NODE = SlurmNode("big1", cpus=8, gpus=0, mem_mb=512_000)
 UCX = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
 
@@ -122,6 +123,7 @@ def test_sbatch_flags__come_first__and_none_change_nothing() -> None:
         ((NODE2,), "", []),
         ((BIG_NODE,), "", ["--exclude=big1"]),
         ((BIG_NODE, NODE2), "--account=grid", ["--exclude=big1"]),
+        ((NO_MEMORY,), "", ["--exclude=node3"]),
         ((BIG_NODE,), "--exclude=node[7-8]", ["--exclude=node[7-8],big1"]),
         ((), "--exclude=node[7-8]", ["--exclude=node[7-8]"]),
     ],

@@ -639,6 +639,9 @@ def test_confinement__recorded_with_and_without_control_groups__is_read() -> Non
     config = recorded("scontrol-show-config-cgroup")
     plugins = ("task/affinity", "task/cgroup")
     assert confinement(config) == Confinement("proctrack/cgroup", plugins, ())
+    short = config.stdout.replace("task/affinity,task/cgroup", "affinity,cgroup")
+    assert short != config.stdout
+    assert confinement(replace(config, stdout=short)).task_plugins == plugins
     opened = re.sub(r"(Constrain\w+\s*=) yes", r"\1 no", config.stdout)
     assert confinement(replace(config, stdout=opened)).unconstrained == (
         "ConstrainCores",
