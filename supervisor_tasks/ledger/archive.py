@@ -110,8 +110,9 @@ _QUERIES: Mapping[str, tuple[TextClause, str | int]] = {
 
 
 class ArchiveError(PermanentError):
-    """The archive cannot be written; the message states why. Nothing is left of it. A
-    retry does not help: another path or more room is needed.
+    """The archive cannot be written; the message states why. Nothing is left of a file;
+    what was written to standard output is incomplete. A retry does not help: another
+    path or more room is needed.
     """
 
 

@@ -106,7 +106,8 @@ def test_archive__standard_output_that_takes_no_archive__says_so(
                 "supervisor_tasks.cli",
                 *["archive", "--before", "2100-01-01", "--to", "-"],
             ],
-            env=os.environ | migrated_ledger[1],
+            # with the variable, Python has no buffer whose rest it would write at its end
+            env=os.environ | migrated_ledger[1] | {"PYTHONUNBUFFERED": ""},
             stdout=full if target == "/dev/full" else terminal,
             stderr=subprocess.PIPE,
             text=True,
