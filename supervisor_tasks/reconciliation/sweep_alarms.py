@@ -30,7 +30,8 @@ def update_alarms(
             AlarmName.SWEEP_CONTRADICTION,
             jobs=len(undecided),
             some=list(undecided)[:MAX_JOBS_IN_ALARM],
-            advice=f"SLURM does not know jobs that it should have: {first}, then confirm that they are lost",
+            advice=f"SLURM does not know jobs that it should have: {first}; settle those that ran (SLURM last showed them as"
+            " COMPLETING), and confirm that the others are lost",
         )
     elif not any(
         doubt.startswith(DiscrepancyKind.MISSING)
