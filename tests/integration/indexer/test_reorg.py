@@ -728,6 +728,7 @@ def test_reorganisation__deeper_than_expected__waits_for_the_operator(
     one_confirmation: ReorgScenario,
 ) -> None:
     scenario = one_confirmation
+    scenario.chain.mine(100)  # more than are kept: block 0 is not among them
     job_id = scenario.claimed(*STARTED)
     scan(scenario.worker.context)
     above = scenario.chain.block_number()
