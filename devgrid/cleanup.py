@@ -102,14 +102,20 @@ _cleaners: list[Cleaner] = []
 _starting = threading.Lock()
 
 
-def clean_up(folder: Path) -> None:
-    """Have that folder removed at the end of this program, and this program ended with
-    the command that it is part of.
+def start_cleaner() -> None:
+    """Start the cleaner, unless it runs, and have this program ended with the command
+    that it is part of. Starting takes up to seconds: a program that made a folder before
+    could be killed meanwhile, and the folder would stay.
     """
     with _starting:
         if not _cleaners:
             end_with_command()
             _cleaners.append(Cleaner())
+
+
+def clean_up(folder: Path) -> None:
+    """Have that folder removed at the end of this program."""
+    start_cleaner()
     _cleaners[0].send("add", folder)
 
 

@@ -16,6 +16,7 @@ def new_state_folder() -> Path:
     the end of this program, the processes in the folder are ended and the folder is
     removed, unless it was kept.
     """
+    cleanup.start_cleaner()
     folder = Path(tempfile.mkdtemp(prefix="grid-", dir="/var/tmp"))
     cleanup.clean_up(folder)
     folder.chmod(0o755)
