@@ -428,10 +428,11 @@ def test_poll_jobs__node_clears_up_after_a_requeue__hooks_tell_the_runs_seconds(
     has_run_for(submission_env, slurm_id, 2)
     seen = submission_env.look(site, job).runs[-1]
     assert seen.start_s is not None
+    told_s = seen.elapsed_s + 1
+    has_run_for(submission_env, slurm_id, told_s + 1)
     submission_env.set(slurm_id, Requeue="1")
     submission_env.scontrol("requeue", slurm_id)
     assert submission_env.field(slurm_id, "State") == "COMPLETING"
-    told_s = seen.elapsed_s + 1
     if has_hooks:
         called(submission_env, job, slurm_id, (6, told_s, 0))
     assert len(submission_env.look(site, job).runs) == 1
