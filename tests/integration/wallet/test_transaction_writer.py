@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.model import Account
@@ -24,6 +25,7 @@ from supervisor_tasks.chain.contract import (
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.model import ChainStatus, StatusUpdate
+from supervisor_tasks.ledger.tables import TRANSACTIONS
 from supervisor_tasks.ledger.transactions import Mined
 from supervisor_tasks.wallet.account import WalletAccount
 from supervisor_tasks.wallet.gas import RevertedError
@@ -130,6 +132,28 @@ def test_send__idempotency_key_that_is_open__is_not_written_again(
     assert wallet.writer.send(writes) == 1
     assert wallet.writer.send(writes) == 0
     assert [key for _, key, _ in rows(empty_database)] == ["claim:0", "claim:1"]
+
+
+def test_add__idempotency_key_that_has_a_row__the_database_rejects_it(
+    chain: Chain, provider: Account, wallet: Wallet, empty_database: Engine
+) -> None:
+    """A reverted transaction frees its key."""
+    scheduled_jobs(chain, provider, 1)
+    wallet.writer.send(claims(wallet, 1))
+    with empty_database.connect() as connection:
+        row = dict(connection.execute(select(TRANSACTIONS)).mappings().one())
+    again = insert(TRANSACTIONS).values(
+        {**row, "id": row["id"] + 1, "nonce": row["nonce"] + 1}
+    )
+    with (
+        pytest.raises(IntegrityError, match="transactions_idempotency_key"),
+        empty_database.begin() as connection,
+    ):
+        connection.execute(again)
+    with empty_database.begin() as connection:
+        connection.execute(update(TRANSACTIONS).values(state="REVERTED"))
+        connection.execute(again)
+    assert len(rows(empty_database)) == 2
 
 
 @contextmanager
