@@ -1002,6 +1002,29 @@ def test_sweep__one_endpoint_has_a_slurm_job_as_over__it_is_not_cancelled(
         assert swept_contract(harness, in_slurm).unconfirmed_on_chain == {ours}
 
 
+def test_sweep__one_endpoint_has_a_new_claim_as_running__it_is_read_again(
+    chain: Chain, empty_database: Engine, provider: Account
+) -> None:
+    """The ledger was restored from a backup. A job that runs by the contract would
+    never be submitted.
+    """
+    (ours,) = scheduled_jobs(chain, provider, 1)
+    said = {ours: ChainStatus.RUNNING}
+    with node_with_statuses(chain, said) as lying:
+        rpc = Endpoints([lying, chain.rpc_url], chain.chain_id)
+        harness = ChainHarness.of(chain, provider, empty_database, rpc)
+        claim(harness.site)
+        wait_for_receipts(harness)
+        chain.mine(3)
+        scan(harness.site)  # from here on
+        assert known_jobs(harness) == set()
+        snapshot = swept_contract(harness)
+        assert (snapshot.unconfirmed_on_chain, snapshot.claims) == ({ours}, {})
+        assert known_jobs(harness) == set()
+        said.clear()
+        assert swept_contract(harness).claims.keys() == {ours}
+
+
 def test_report__one_endpoint_rejects_it_and_has_the_job_as_over__is_tried_again(
     chain: Chain, empty_database: Engine, provider: Account
 ) -> None:
