@@ -2,6 +2,7 @@
 # Builds SLURM's side into a folder: the hook with its two names, and the SPANK plugin (needs libslurm-dev).
 # Usage: plugins/build.sh FOLDER
 set -eu
+umask 022 # SlurmUser and slurmd run these files: a site may have a umask that leaves them to root
 here=$(dirname "$0")
 mkdir -p "$1"
 flags='-std=gnu11 -O2 -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong'

@@ -18,9 +18,9 @@ local MAX_AHEAD_S = 3600 -- a token that expires later was made by a clock that 
 local REMEMBERED_FOR_S = MAX_AHEAD_S + 300
 local SPARE_LINES = 1000 -- of the file of used tokens, before the script rewrites it
 local CODE_DIGITS = 64
--- SLURM limits comments and names to 1024 characters, but only after this script has seen them. The code of a long text
--- takes long, and slurmctld waits for it.
-local MAX_TEXT = 2048
+-- The code of a text takes 2.5 us a character, and slurmctld waits for it: a customer may ask for thousands. The text of
+-- a job of ours has at most 253 characters of a host name, 108 of name and user, and some numbers.
+local MAX_TEXT = 700
 local FIRST_ENDED_STATE = 3 -- of slurm.h: PENDING, RUNNING and SUSPENDED come before
 
 local supervisor = {}
@@ -271,6 +271,10 @@ local function refusal(job)
     if not readable then
         return "no key", accepted
     end
+    local now = os.time()
+    if tonumber(expiry) < now or tonumber(expiry) > now + MAX_AHEAD_S then
+        return "token expired", ("it ends at %s, and it is %d"):format(expiry, now)
+    end
     local text = signed_text(job, comment, number, expiry)
     local genuine = false
     for _, code_of in ipairs(text and accepted or {}) do
@@ -279,11 +283,7 @@ local function refusal(job)
     if not genuine then
         return "wrong token"
     end
-    local now = os.time()
-    number, expiry = tonumber(number), tonumber(expiry)
-    if expiry < now or expiry > now + MAX_AHEAD_S then
-        return "token expired", ("it ends at %d, and it is %d"):format(expiry, now)
-    end
+    number = tonumber(number)
     local other = not_covered(job)
     if other then
         return "token does not cover " .. other

@@ -23,6 +23,7 @@ REQUEST_BYTES = 4096
 REQUEST_S = 2.0
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
+ALL_IPV6 = "::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ Pages = Mapping[str, Callable[[], Page]]
 
 
 class ProbeServer(ThreadingHTTPServer):
-    """Answers GET and HEAD at host:port, on threads that end with the process. Port 0
-    takes any free one (`server_port`). `log_failure` is called with the caller's
+    """Answers GET and HEAD at host:port, on threads that end with the process; without a
+    host, at all addresses of the machine. Port 0 takes any free one (`server_port`). `log_failure` is called with the caller's
     address inside the handler of an error of a page. Raises OSError if the address is
     not available, and ValueError if it is none.
     """
@@ -52,7 +53,7 @@ class ProbeServer(ThreadingHTTPServer):
         self, address: str, pages: Pages, log_failure: Callable[[str], object]
     ) -> None:
         host, _, port = address.rpartition(":")
-        host = host.strip("[]") or "0.0.0.0"  # noqa: S104  `:port` means all addresses
+        host = host.strip("[]") or _all_addresses()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
         self._log_failure = log_failure
@@ -71,6 +72,8 @@ class ProbeServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without the look-up of this machine's name, which can take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self.server_address[0] == ALL_IPV6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = (
@@ -102,6 +105,13 @@ class ProbeServer(ThreadingHTTPServer):
         """Log an error of a page. A caller that goes away is no error."""
         del request
         self._log_failure(client_address[0])
+
+
+def _all_addresses() -> str:
+    """The host that means all addresses of the machine. A pod may have IPv6 alone."""
+    if socket.has_dualstack_ipv6():
+        return ALL_IPV6
+    return "0.0.0.0"  # noqa: S104
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -23,6 +23,8 @@ from plugins.probes.http_server import (
     ProbeServer,
 )
 
+LOOPBACK = ["127.0.0.1", "::1"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
+
 
 def fails() -> Page:
     raise RuntimeError("a page that fails")
@@ -43,6 +45,21 @@ def server(failures: list[BaseException | None]) -> Iterator[ProbeServer]:
     running.start()
     yield running
     running.stop()
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_server__without_a_host__listens_at_all_addresses(host: str) -> None:
+    """A Kubernetes cluster may have IPv6 alone."""
+    pages = {"/livez": lambda: Page(b"well\n")}
+    running = ProbeServer(":0", pages, lambda _: None)
+    running.start()
+    try:
+        where = (host, running.server_port)
+        with socket.create_connection(where, deadline(10)) as caller:
+            caller.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+            assert caller.recv(100).startswith(b"HTTP/1.0 200")
+    finally:
+        running.stop()
 
 
 def connected(server: ProbeServer) -> socket.socket:

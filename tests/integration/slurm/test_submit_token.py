@@ -298,6 +298,13 @@ def test_script__text_of_any_length__costs_slurmctld_no_more_than_a_short_one(
     assert script.run(*tries) == ["wrong token"] * len(tries)
 
 
+def test_script__false_code_that_has_expired__is_refused_before_a_code_is_computed(
+    script: Script,
+) -> None:
+    false = f"submit('x token=1.1.{'0' * 64}')"
+    assert script.run(false)[0].startswith("token expired")
+
+
 def test_script__token_given_again_or_an_older_one__is_refused_as_used(
     script: Script,
 ) -> None:
