@@ -300,6 +300,7 @@ def _slurm_settings(settings: Settings) -> SlurmSettings:
         message_timeout_s=settings.slurm_message_timeout_s,
         compares_sizes=settings.slurm_compare_sizes,
         submit_key=_text_of(settings.slurm_submit_key),
+        customer_account=settings.slurm_customer_account,
     )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.observability.health import periodic_work, problems
 from supervisor_tasks.observability.metrics import untaken_s
 
+MAX_OPERATOR_CHARS = 64  # of SUPERVISOR_OPERATOR
 MAX_NAMED_CANDIDATES = 5  # candidates that an ambiguous name lists
 
 
@@ -255,14 +257,19 @@ def cli_context(context: typer.Context) -> CliContext:
 
 def operator() -> str:
     """Return the operator who runs the command, as user@host. Under sudo, it is the
-    user who called sudo.
+    user who called sudo. In a container all operators are one user, so a name that the
+    operator gives in SUPERVISOR_OPERATOR comes before that.
     """
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         user = f"uid {os.getuid()}"
     caller = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
-    return f"{caller or user}@{socket.gethostname()}"
+    here = f"{caller or user}@{socket.gethostname()}"
+    given = re.sub(r"[^\w.@+-]", "", os.environ.get("SUPERVISOR_OPERATOR", ""))
+    if not given:
+        return here
+    return f"{given[:MAX_OPERATOR_CHARS]} ({here})"
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:

@@ -237,8 +237,8 @@ class Settings(BaseSettings):
     sbatch_tls_enable: bool = True
     """Whether the job definition service uses TLS."""
     sbatch_ca: File | None = None
-    """The authority (PEM) of that service's certificate; none: the machine's
-    authorities.
+    """The authority (PEM) of that service's certificate; none: those that gRPC comes
+    with.
     """
     sbatch_tls_insecure: bool = False
     """Whether the certificate of that service is not verified."""
@@ -326,6 +326,12 @@ class Settings(BaseSettings):
     """
     slurm_accounting: bool = False
     """Whether the site has slurmdbd, so that sacct shows ended jobs."""
+    slurm_customer_account: Annotated[
+        str, pattern("([A-Za-z0-9_.-]+)?", "letters, digits, - _ and .")
+    ] = ""
+    """The account of slurmdbd that customers are added to, for a site whose
+    AccountingStorageEnforce requires one of each user; none: the site adds them.
+    """
     slurm_message_timeout_s: float = Field(10.0, gt=0, le=100)
     """MessageTimeout of slurm.conf, in seconds."""
     slurm_retry_interval_s: float = Field(10.0, gt=0, le=600)
@@ -516,7 +522,7 @@ class Settings(BaseSettings):
     """The password of NOTIFY_SMTP_USER."""
     notify_ca: File | None = None
     """The authority (PEM) of the webhooks' and the SMTP server's certificates; none:
-    the machine's authorities.
+    those of certifi for webhooks, the machine's for SMTP.
     """
     notify_command: CommandWords = ()
     """A command, without a shell, that gets each message as a JSON object on its

@@ -57,6 +57,7 @@ def unfit_together(
         *_unfit_smtp_login(settings, needs, bad),
         *_unfit_directory(settings, needs, bad),
         *_unfit_transport(settings, needs, bad),
+        *_unfit_customer_account(settings, needs, bad),
     ]
 
 
@@ -74,6 +75,24 @@ def _unfit_transport(
             expected = f"expected {str(not wrong).lower()}, as SLURM_TRANSPORT is rest"
             lines.append(f"{name.upper()}: found {str(wrong).lower()}; {expected}")
     return lines
+
+
+def _unfit_customer_account(
+    settings: "Settings", needs: Sequence[Need], bad: Collection[str]
+) -> list[str]:
+    """Customers are added to an account by sacctmgr, beside sacct on the login node."""
+    if not settings.slurm_customer_account or Need.SLURM not in needs:
+        return []
+    if settings.slurm_transport == "rest":
+        return [
+            f"SLURM_CUSTOMER_ACCOUNT: found {settings.slurm_customer_account!r}; expected nothing, as SLURM_TRANSPORT is rest:"
+            " add each customer to an account by sacctmgr"
+        ]
+    if settings.slurm_accounting or "SLURM_ACCOUNTING" in bad:
+        return []
+    return [
+        "SLURM_ACCOUNTING: found false; expected true, as SLURM_CUSTOMER_ACCOUNT is set"
+    ]
 
 
 def _missing_with(

@@ -13,7 +13,12 @@ from websockets.sync.client import connect
 from supervisor_tasks.chain.rpc.client import Rpc, require
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, yellow
-from supervisor_tasks.doctor.probe_context import CONNECT_S, ProbeContext
+from supervisor_tasks.doctor.probe_context import (
+    CONNECT_S,
+    PROXIED,
+    ProbeContext,
+    is_proxied,
+)
 from supervisor_tasks.doctor.probe_runner import Probe, error_line
 from supervisor_tasks.doctor.verdicts import (
     EndpointSeen,
@@ -67,6 +72,8 @@ def announcements(shared: ProbeContext) -> Iterator[Finding]:
     url = shared.settings.ws_url
     if url is None:
         raise NotTriedError("METASCHEDULER_ENDPOINT_WS is not set: blocks are polled")
+    if is_proxied(urlsplit(url).hostname or ""):
+        raise NotTriedError(PROXIED)
     name, begun_s = shown(url, 1), time.monotonic()
     try:
         chain_id = _chain_over_websocket(url)

@@ -2,15 +2,18 @@
 Flower.
 """
 
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import grpc
+import requests.certs
 import urllib3
 from cryptography import x509
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -25,15 +28,22 @@ from supervisor_tasks.doctor.check_results import (
     NotTriedError,
     green,
     red,
+    skipped,
     yellow,
 )
-from supervisor_tasks.doctor.probe_context import CONNECT_S, ProbeContext
+from supervisor_tasks.doctor.probe_context import (
+    CONNECT_S,
+    PROXIED,
+    ProbeContext,
+    is_proxied,
+)
 from supervisor_tasks.doctor.probe_runner import Probe, error_line
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
 from supervisor_tasks.grid.grpc_channels import Channels
 
 UNREACHABLE = "start the service, or correct its address: no certificate was seen"
 HEALTH = "/grpc.health.v1.Health/Check"
+REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 FLOWER = "start Flower, or correct FLOWER_URL"
 DEFINITIONS = "correct SBATCH_ENDPOINT, SBATCH_TLS_ENABLE and SBATCH_CA; ask the grid whether its service runs"
 CALLBACKS = (
@@ -58,8 +68,16 @@ def callbacks(shared: ProbeContext) -> Iterator[Finding]:
         check = channel.unary_unary(
             HEALTH, HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
         )  # types-grpcio-health-checking has no type for the stub
-        check(HealthCheckRequest(), timeout=CONNECT_S)
-    yield green("callbacks", f"{settings.public_address} answers")
+        try:
+            check(HealthCheckRequest(), timeout=CONNECT_S)
+        except grpc.RpcError as error:
+            # CALLBACK_PROOF and CALLBACK_NETWORKS: only our own process refuses by these
+            if error.code() not in REFUSALS:
+                raise
+            found = f"{settings.public_address} answers, and refuses a caller from here without a proof"
+        else:
+            found = f"{settings.public_address} answers"
+    yield green("callbacks", found)
 
 
 def directory(shared: ProbeContext) -> Iterator[Finding]:
@@ -96,14 +114,16 @@ def flower(shared: ProbeContext) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A service that must show a certificate: its address, the certificate's authority,
-    and whether the fleet verifies it.
+    """A service that must show a certificate: its address, the certificate's authority
+    (None: the machine's), whether the fleet verifies it, and whether the fleet may reach
+    it through a proxy.
     """
 
     host: str
     port: int
     authority: Path | None = None
     verified: bool = True
+    may_be_proxied: bool = False
 
 
 def _of_definitions(settings: Settings) -> list[Secured]:
@@ -114,8 +134,9 @@ def _of_definitions(settings: Settings) -> list[Secured]:
         Secured(
             host.strip("[]"),
             int(port),
-            settings.sbatch_ca,
+            settings.sbatch_ca or _grpc_authorities(),
             not settings.sbatch_tls_insecure,
+            may_be_proxied=True,
         )
     ]
 
@@ -150,8 +171,25 @@ def _of_broker(settings: Settings) -> list[Secured]:
 def _of_chain(settings: Settings) -> list[Secured]:
     services = list[Secured]()
     for url in settings.rpc_urls:
-        services += _of_url(url, "https", 443, None, True)
-    return services + _of_url(settings.ws_url or "", "wss", 443, None, True)
+        services += _of_url(url, "https", 443, _requests_authorities(), True)
+    services += _of_url(settings.ws_url or "", "wss", 443, None, True)
+    return [replace(service, may_be_proxied=True) for service in services]
+
+
+def _grpc_authorities() -> Path:
+    """The authorities that gRPC trusts by default: those of the variable, or its
+    own.
+    """
+    given = os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
+    own = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
+    return Path(given or own)
+
+
+def _requests_authorities() -> Path:
+    """The authorities that requests trusts by default: those of the variable, or
+    those that requests comes with.
+    """
+    return Path(os.environ.get("REQUESTS_CA_BUNDLE") or requests.certs.where())
 
 
 def _of_url(
@@ -176,6 +214,9 @@ def certificate(
         thing = name
         if len(services) > 1:
             thing = f"{name} {service.host}"
+        if service.may_be_proxied and is_proxied(service.host):
+            yield skipped(f"TLS of {thing}", PROXIED)
+            continue
         try:
             yield certificate_verdict(thing, _seen(service), datetime.now(UTC), mend)
         except ssl.SSLError as error:

@@ -15,6 +15,7 @@ from supervisor_tasks.doctor.verdicts import (
     alarm_verdicts,
     clock_verdict,
     cluster_verdict,
+    database_verdict,
     fleet_verdicts,
     heartbeat_verdict,
     migrations_verdict,
@@ -22,6 +23,7 @@ from supervisor_tasks.doctor.verdicts import (
 from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import clock_s
 from supervisor_tasks.ledger.doctor_queries import (
+    keeps_sessions,
     last_callback_age_s,
     server_version,
 )
@@ -42,8 +44,13 @@ START_DATABASE = (
 
 
 def database(shared: ProbeContext) -> Iterator[Finding]:
-    """Whether the ledger's database answers."""
-    yield green("database", f"Postgres {server_version(shared.engine.get())} answers")
+    """Whether the ledger's database answers, and keeps a session for each
+    connection.
+    """
+    engine = shared.engine.get()
+    yield database_verdict(
+        server_version(engine), keeps_sessions=keeps_sessions(engine)
+    )
 
 
 def migrations(shared: ProbeContext) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
 from eth_account import Account
 from sqlalchemy import Engine
@@ -34,6 +35,14 @@ MAX_CONNECTIONS = 3  # to the database, which keeps most of its own for the flee
 # of leaving out malformed variables; what is left can be incomplete, and fail in the
 # next round
 MAX_ROUNDS = 3
+PROXIED = "HTTPS_PROXY is set, and this row would connect directly"
+
+
+def is_proxied(host: str) -> bool:
+    """Whether this process reaches the host through a proxy, by the variables that
+    HTTPS_PROXY and NO_PROXY name, in lower case too.
+    """
+    return "https" in getproxies() and not proxy_bypass(host)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ from supervisor_tasks.doctor.probe_context import CONNECT_S, ProbeContext
 from supervisor_tasks.doctor.probe_runner import Probe
 from supervisor_tasks.doctor.verdicts import (
     accounting_verdict,
+    associations_verdict,
     clock_verdict,
     confinement_verdict,
     controller_verdict,
     host_key_verdict,
+    job_limits_verdict,
     job_submit_verdict,
     key_pair_verdict,
     nodes_verdict,
@@ -31,7 +33,11 @@ from supervisor_tasks.slurm import commands
 from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.parsers import CommandAnswer, controller_time_s
-from supervisor_tasks.slurm.parsers import confinement as read_confinement
+from supervisor_tasks.slurm.site_limits import confinement as read_confinement
+from supervisor_tasks.slurm.site_limits import (
+    job_limits as read_job_limits,
+)
+from supervisor_tasks.slurm.site_limits import requires_associations
 
 COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
 COMMAND_S = 4.0
@@ -176,6 +182,27 @@ def confinement(shared: ProbeContext) -> Iterator[Finding]:
     yield confinement_verdict(read_confinement(_configuration(shared)))
 
 
+def job_limits(shared: ProbeContext) -> Iterator[Finding]:
+    """Whether SLURM gives jobs more than they ask for, by slurmctld's answers to
+    `scontrol show config` and `scontrol show partition`.
+    """
+    cluster = over_ssh(shared.slurm.needed().cluster)
+    login_node = cluster.login_node
+    config = _configuration(shared)
+    argv = commands.show_partition(
+        login_node.paths.scontrol, cluster.settings.partition
+    )
+    partition = login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
+    yield job_limits_verdict(read_job_limits(config, partition))
+
+
+def associations(shared: ProbeContext) -> Iterator[Finding]:
+    """Whether new customers get what slurmctld requires of a user in accounting."""
+    cluster = over_ssh(shared.slurm.needed().cluster)
+    required = requires_associations(_configuration(shared))
+    yield associations_verdict(cluster.settings.customer_account, required=required)
+
+
 def _configuration(shared: ProbeContext) -> CommandAnswer:
     login_node = over_ssh(shared.slurm.needed().cluster).login_node
     shared.controller.needed()
@@ -274,7 +301,9 @@ SETTINGS = (
     Probe("slurmctld", controller, SLURM),
     Probe("accounting", accounting, SLURM),
     Probe("nodes", nodes, SLURM),
+    Probe("customers in accounting", associations, SLURM),
     Probe("confinement of jobs", confinement, SLURM),
+    Probe("limits of jobs", job_limits, SLURM),
     Probe("clock of the login node", login_clock, LOGIN),
     Probe("clock of slurmctld", controller_clock, SLURM),
 )

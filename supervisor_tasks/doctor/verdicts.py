@@ -7,7 +7,7 @@ from datetime import datetime
 from supervisor_tasks.chain.rpc.endpoint_health import BEHIND_BLOCKS
 from supervisor_tasks.doctor.check_results import Finding, green, red, skipped, yellow
 from supervisor_tasks.provider.offer import rounded_credits
-from supervisor_tasks.slurm.parsers import Confinement
+from supervisor_tasks.slurm.site_limits import Confinement, JobLimits
 
 SLOW_S = 1.0  # of an answer of an RPC endpoint
 FEW_JOBS = 100  # that the wallet pays for
@@ -53,6 +53,19 @@ def mistyped_verdicts(nearest: Mapping[str, str]) -> list[Finding]:
 
 
 # --- the ledger -----------------------------------------------------------------------
+
+
+def database_verdict(version: str, *, keeps_sessions: bool) -> Finding:
+    """Judge the ledger's database. Locks and leases last as long as a session of
+    Postgres.
+    """
+    if keeps_sessions:
+        return green("database", f"Postgres {version} answers")
+    return red(
+        "database",
+        "two connections share one session of Postgres: a pooler stands between, and locks and leases hold nothing",
+        "DATABASE_URL must lead to Postgres itself, or to a pooler that keeps sessions (pool_mode=session)",
+    )
 
 
 def migrations_verdict(found: str | None, expected: str | None) -> Finding:
@@ -410,6 +423,10 @@ def confinement_verdict(seen: Confinement) -> Finding:
             f"TaskPlugin={','.join(seen.task_plugins)}; expected task/cgroup in it, as a job can use the whole node"
         )
     missing += [f"{name}=no; expected yes" for name in seen.unconstrained]
+    if not seen.allocates_memory:
+        missing.append(
+            "SelectTypeParameters allocates no memory; expected such as CR_Core_Memory, as a job can use all memory of the node"
+        )
     if missing:
         return yellow(
             "confinement of jobs",
@@ -417,6 +434,48 @@ def confinement_verdict(seen: Confinement) -> Finding:
             "slurm.conf and cgroup.conf: see docs/security.md, Nodes",
         )
     return green("confinement of jobs", "by control groups")
+
+
+def job_limits_verdict(seen: JobLimits) -> Finding:
+    """Judge whether SLURM gives a job no more than it asks for."""
+    more = []
+    if seen.whole_nodes:
+        more.append(
+            f"{seen.whole_nodes}: a job that pays for one CPU gets a whole node"
+        )
+    if seen.over_time_limit:
+        more.append(
+            f"OverTimeLimit={seen.over_time_limit}; expected 0, as that time is not paid"
+        )
+    if seen.may_expand:
+        more.append(
+            "SchedulerParameters has permit_job_expansion: a job can take over the nodes of another one"
+        )
+    if seen.slurm_user.startswith("root"):
+        more.append(
+            "SlurmUser=root: a customer's strigger can run programs on slurmctld's host"
+        )
+    if more:
+        return yellow(
+            "limits of jobs", "; ".join(more), "slurm.conf: see docs/security.md, Nodes"
+        )
+    return green("limits of jobs", "SLURM gives a job no more than it asks for")
+
+
+def associations_verdict(customer_account: str, *, required: bool) -> Finding:
+    """Judge whether a new customer gets an association with an account, where slurmctld
+    requires one.
+    """
+    name = "customers in accounting"
+    if not required:
+        return green(name, "slurmctld takes jobs of users that accounting has not")
+    if customer_account:
+        return green(name, f"new customers are added to account {customer_account}")
+    return yellow(
+        name,
+        "AccountingStorageEnforce: slurmctld rejects the jobs of a new customer until he is added to an account",
+        "set SLURM_CUSTOMER_ACCOUNT, or add each customer by sacctmgr",
+    )
 
 
 def job_submit_verdict(status: int, stderr: str) -> Finding:

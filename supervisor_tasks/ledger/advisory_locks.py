@@ -6,10 +6,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import structlog
 from sqlalchemy import Connection, Engine, func, select
 
 from supervisor_tasks.ledger.database import DATABASE_ERRORS, read_connection
 from supervisor_tasks.ledger.lock_names import EXCLUSIVE, LockName
+
+log = structlog.get_logger()
 
 
 @contextmanager
@@ -44,6 +47,13 @@ def advisory_lock(engine: Engine, name: LockName) -> Iterator[None]:
 
 def _unlock(connection: Connection, key: int) -> None:
     try:
-        connection.execute(select(func.pg_advisory_unlock(EXCLUSIVE, key)))
+        held = connection.scalar(select(func.pg_advisory_unlock(EXCLUSIVE, key)))
     except DATABASE_ERRORS:
         connection.invalidate()  # the lock ended with the connection
+        return
+    if not held:
+        connection.invalidate()
+        log.error(
+            "lock_was_not_held",
+            advice="DATABASE_URL must lead to Postgres itself and not to a pooler of transactions: try `supervisor doctor`",
+        )

@@ -2,9 +2,12 @@
 has.
 """
 
-from sqlalchemy import Engine, text
+import secrets
+
+from sqlalchemy import Engine, func, select, text
 
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.lock_names import TRIED
 
 _VERSION = text("SHOW server_version")
 _LAST_CALLBACK = text(
@@ -34,6 +37,22 @@ def server_version(engine: Engine) -> str:
     """
     with read_connection(engine) as connection:
         return str(connection.scalar(_VERSION))
+
+
+def keeps_sessions(engine: Engine) -> bool:
+    """Whether a connection keeps its session of Postgres between two statements.
+    Behind a pooler of transactions or statements, two connections get the same session,
+    and so the same lock. Raises LedgerUnavailableError, when the database does not
+    answer; a retry helps.
+    """
+    number = secrets.randbelow(2**31)
+    with read_connection(engine) as one, read_connection(engine) as other:
+        one.execute(select(func.pg_advisory_lock(TRIED, number)))
+        got_again = other.scalar(select(func.pg_try_advisory_lock(TRIED, number)))
+        if got_again:
+            other.execute(select(func.pg_advisory_unlock(TRIED, number)))
+        one.execute(select(func.pg_advisory_unlock(TRIED, number)))
+    return not got_again
 
 
 def last_callback_age_s(engine: Engine, cluster: str) -> float | None:

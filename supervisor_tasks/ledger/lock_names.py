@@ -13,6 +13,8 @@ EXCLUSIVE = 0x10C4
 # class of the advisory locks under which one worker at a time leases effects, isolated
 # ones or in groups
 LEASING_EFFECTS = 0x7042
+# class of the advisory lock by which `supervisor doctor` tries the connections
+TRIED = 0xD0C7
 
 
 def cluster_lock(cluster: str, work: str) -> LockName:

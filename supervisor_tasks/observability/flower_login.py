@@ -18,6 +18,7 @@ from supervisor_tasks.errors import PermanentError
 log = structlog.get_logger()
 
 HERE = "127.0.0.1"
+ALL_ADDRESSES = "*"  # of IPv4 and IPv6: a pod may have one of them alone
 _LOGIN = re.compile("[^:,]+:[^,]+")
 LOOPBACK = (HERE, "::1", "localhost")
 
@@ -49,6 +50,8 @@ def require_login(options: Any, basic_auth: SecretStr | None) -> None:
     Metrics.get = web.authenticated(Metrics.get)
     protections = options.unix_socket, options.basic_auth, options.auth
     _require_protection("--address", options.address, protections)
+    if options.address == ALL_ADDRESSES:
+        options.address = ""  # tornado's word for them
 
 
 def check_login(environment: Mapping[str, str], basic_auth: SecretStr | None) -> None:

@@ -4,6 +4,7 @@ subject each.
 
 from dataclasses import dataclass
 
+from supervisor_tasks.slurm.associations import Associations
 from supervisor_tasks.slurm.homes import Homes
 from supervisor_tasks.slurm.interface import SlurmCluster, SlurmSettings
 from supervisor_tasks.slurm.login_node import LoginNode
@@ -59,6 +60,9 @@ class Cluster:
                 settings=settings,
                 reported=reported,
                 environment_file=environment_file,
+                associations=Associations(
+                    login_node=login_node, account=settings.customer_account
+                ),
             ),
             search=SshSubmissionSearch(
                 login_node=login_node,

@@ -103,7 +103,8 @@ class SlurmSettings:
     the partition, and their comment carries `public_address` for the plugins.
     `compares_sizes`: SLURM gives a job exactly the CPUs, memory and nodes that the job
     asks for, so that a larger size comes from its owner. `submit_key` is that of
-    job_submit.lua, and empty at a site without it.
+    job_submit.lua, and empty at a site without it. `customer_account` is the account of
+    the accounting database that customers are added to; empty: the site adds them.
     """
 
     partition: str
@@ -111,6 +112,7 @@ class SlurmSettings:
     message_timeout_s: float = 10.0  # MessageTimeout of slurm.conf
     compares_sizes: bool = True
     submit_key: str = field(default="", repr=False)
+    customer_account: str = ""
 
 
 class SiteClock(Protocol):

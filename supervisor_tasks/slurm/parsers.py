@@ -17,8 +17,6 @@ from supervisor_tasks.slurm.size import SiteChoice, Size
 # them
 MAX_SLURM_ID = 0x03FF_FFFF
 MIN_JOB_AGE_S = 300  # SLURM's default
-# of cgroup.conf: a job gets no other cores, memory and devices than its own
-CONSTRAINED = ("ConstrainCores", "ConstrainRAMSpace", "ConstrainDevices")
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 SIGNAL_MASK = 0x7F
 # ESLURMD_IO_ERROR (slurm_errno.h), which squeue prints in the place of a wait status;
@@ -65,6 +63,7 @@ _NO_ANSWER = (
     "cannot unpack credential",
     "sbatch: fatal:",
 )
+_UNKNOWN_ACCOUNT = "invalid account or account/partition combination"
 # slurmctld took no job, and the reason is not in the job: it is the site's, or it goes
 # away as jobs end.
 _NOT_NOW = (
@@ -80,7 +79,7 @@ _NOT_NOW = (
     "invalid group id",
     # the job names no account: accounting does not know the customer yet, or the
     # partition does not let his default account in
-    "invalid account or account/partition combination",
+    _UNKNOWN_ACCOUNT,
     # AllowGroups of the partition: slurmctld reads a group's members again only each
     # GroupUpdateTime (10 min), and the account of a new customer is younger
     "group not permitted to use this partition",
@@ -202,6 +201,12 @@ class AnswerNotUnderstoodError(OutcomeUnknownError):
 
 class SlurmUnavailableError(TransientError):
     """SLURM gives no answer that can be used; retry later."""
+
+
+class UnknownAccountError(SlurmUnavailableError):
+    """Accounting does not know the user, or the partition does not let his account in.
+    A retry helps once the user has been added to an account that it lets in.
+    """
 
 
 class QuestionRejectedError(SlurmUnavailableError):
@@ -387,6 +392,8 @@ def raise_for_rejection(
         raise SlurmUnavailableError(
             f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY){advice}: {error_text}"
         )
+    if _has(rejection, (_UNKNOWN_ACCOUNT,)):
+        raise UnknownAccountError(_NOT_TAKEN_NOW.format(error_text))
     if _has(rejection, _NOT_NOW):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
     if not _has(rejection, _REJECTED):
@@ -447,7 +454,7 @@ def has_accounting(answer: CommandAnswer) -> bool:
     """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError
     when the configuration is missing; a retry helps.
     """
-    storage = _config_value(answer, "AccountingStorageType")
+    storage = config_value(answer, "AccountingStorageType")
     return storage == "accounting_storage/slurmdbd"
 
 
@@ -455,13 +462,13 @@ def boot_time(answer: CommandAnswer) -> str:
     """Return slurmctld's start time in its own words. Raises SlurmUnavailableError when
     slurmctld does not answer; a retry helps.
     """
-    booted = _config_value(answer, "BOOT_TIME")
+    booted = config_value(answer, "BOOT_TIME")
     if "is UP" not in answer.stdout:
         raise _config_missing(answer)
     return booted
 
 
-def _config_value(answer: CommandAnswer, key: str) -> str:
+def config_value(answer: CommandAnswer, key: str) -> str:
     """Return a word that `scontrol show config` shows. Raises SlurmUnavailableError
     when it is missing.
     """
@@ -488,37 +495,6 @@ def controller_time_s(answer: CommandAnswer) -> int | None:
     if found is None:
         return None
     return int(found[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Confinement:
-    """How slurmctld's configuration has nodes confine jobs. `unconstrained` names what
-    cgroup.conf leaves open; empty if slurmctld does not show its cgroup.conf.
-    """
-
-    proctrack: str
-    task_plugins: tuple[str, ...]
-    unconstrained: tuple[str, ...]
-
-
-def confinement(answer: CommandAnswer) -> Confinement:
-    """Read how nodes confine jobs, from `scontrol show config`. Raises
-    SlurmUnavailableError when slurmctld does not answer; a retry helps.
-
-    slurm.conf(5): "task/" before the name of a TaskPlugin is optional.
-    """
-    task_plugins = [
-        f"task/{plugin.removeprefix('task/')}"
-        for plugin in _config_value(answer, "TaskPlugin").split(",")
-    ]
-    unconstrained = re.findall(
-        rf"^({'|'.join(CONSTRAINED)})\s*=\s*no\b", answer.stdout, re.MULTILINE
-    )
-    return Confinement(
-        _config_value(answer, "ProctrackType"),
-        tuple(task_plugins),
-        tuple(unconstrained),
-    )
 
 
 def next_id(answer: CommandAnswer) -> int:

@@ -8,10 +8,15 @@ from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, Transi
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
+from supervisor_tasks.slurm.associations import Associations
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.interface import OnAnswer, Request, SlurmSettings
 from supervisor_tasks.slurm.login_node import LoginNode, new_delimiter
-from supervisor_tasks.slurm.parsers import CommandAnswer, submitted_id
+from supervisor_tasks.slurm.parsers import (
+    CommandAnswer,
+    UnknownAccountError,
+    submitted_id,
+)
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.ssh_site import LastReported
 from supervisor_tasks.slurm.submit_token import usable_s
@@ -20,7 +25,8 @@ from supervisor_tasks.slurm.submit_token import usable_s
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshSubmissions:
     """Submissions as customers and as the user of benchmarks. `reported` has the
-    highest id that an answer may show. Jobs inherit what `environment_file`, a file of
+    highest id that an answer may show. A customer whom accounting does not know is
+    added to an account by `associations`. Jobs inherit what `environment_file`, a file of
     the site's on the login node, exports. Threads may share it.
     """
 
@@ -28,6 +34,7 @@ class SshSubmissions:
     settings: SlurmSettings
     reported: LastReported
     environment_file: str
+    associations: Associations
 
     @property
     def window_s(self) -> float:
@@ -55,15 +62,19 @@ class SshSubmissions:
     ) -> None:
         """Submit jobs of one customer in one guarded command; see Submissions."""
         begun_login_s = clock.at(begun_s)
-        orders = list[Order]()
+        orders, is_unknown = list[Order](), False
         for job_id, request in requests:
             orders.append(self._order(user, job_id, request, begun_login_s))
 
         def order_answered(number: int, outcome: SlurmId | Exception) -> None:
+            nonlocal is_unknown
+            is_unknown |= isinstance(outcome, UnknownAccountError)
             job_id, _ = requests[number]
             answered(job_id, outcome)
 
         self._run_guarded(user, orders, clock, begun_s, order_answered)
+        if is_unknown:
+            self.associations.add(user)
 
     def _order(
         self, user: Address, job_id: JobId, request: Request, begun_login_s: int

@@ -283,7 +283,7 @@ def running_process(fleet: Fleet) -> Any:
 @pytest.mark.parametrize(
     "given", [{}, {"FLOWER_BASIC_AUTH": ""}], ids=["none", "empty"]
 )
-@pytest.mark.parametrize("address", ["0.0.0.0", "::"])  # noqa: S104
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "*"])  # noqa: S104
 def test_flower__elsewhere_without_a_password__does_not_start(
     fleet: Fleet, address: str, given: dict[str, str]
 ) -> None:
@@ -332,7 +332,7 @@ def test_flower__elsewhere_with_a_password__asks_for_it(
     argv = [
         *CELERY,
         "flower",
-        "--address=0.0.0.0",
+        "--address=*",
         f"--port={port}",
         "--logging=warning",
     ]

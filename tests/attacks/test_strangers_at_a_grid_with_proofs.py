@@ -29,6 +29,7 @@ from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.heartbeats import reporter_of
 from tests.support.callers import stranger
+from tests.support.commands import supervisor
 from tests.support.end_states import PATIENCE_S, running
 from tests.support.grid_assertions import rows, slurm_of, wait_for_end
 from tests.support.grids import served_grid
@@ -149,4 +150,16 @@ def test_sign_of_life__of_our_own_reporter__is_taken(
         "the reporter's heartbeat",
         PATIENCE_S,
         0.1,
+    )
+
+
+def test_doctor__port_refuses_it_without_a_proof__says_that_the_port_answers(
+    grid: Grid,
+) -> None:
+    words = ("doctor", "--json", "--within-s", "60")
+    result = supervisor(*words, env=grid.environment)
+    found = {row["name"]: row for row in json.loads(result.stdout)}["callbacks"]
+    assert (found["level"], found["found"]) == (
+        "green",
+        f"{grid.environment['PUBLIC_ADDRESS']} answers, and refuses a caller from here without a proof",
     )

@@ -27,8 +27,9 @@ BAD = ("yellow", "red")
 # its own network.
 NO_TLS = {"TLS of the RPC endpoints", "TLS of the directory", "TLS of the broker"}
 
-# devgrid's nodes are one machine: no control groups
+# devgrid's nodes are one machine: no control groups, and one user
 UNCONFINED = "confinement of jobs"
+UNLIMITED = "limits of jobs"
 
 FLOWER: list[str] = []  # where the grid's Flower is
 
@@ -81,14 +82,15 @@ def left_out(found: Mapping[str, Any]) -> set[str]:
     return {name for name, row in found.items() if row["level"] == "not tried"}
 
 
-def test_doctor__a_whole_grid__is_green_but_for_the_confinement_of_jobs(
+def test_doctor__a_whole_grid__is_green_but_for_what_one_machine_lacks(
     grid: Grid,
 ) -> None:
     seen = list[dict[str, Any]]()
 
     def is_well() -> bool:
         seen.append(examined(grid))
-        return bad(seen[-1]).keys() == {UNCONFINED} and left_out(seen[-1]) <= NO_TLS
+        is_bad = bad(seen[-1]).keys()
+        return is_bad == {UNCONFINED, UNLIMITED} and left_out(seen[-1]) <= NO_TLS
 
     try:
         wait_until(is_well, "everything to be green", 90.0, 0.5)
@@ -98,6 +100,9 @@ def test_doctor__a_whole_grid__is_green_but_for_the_confinement_of_jobs(
         ) from error
     assert len(seen[-1]) - len(left_out(seen[-1])) >= 25
     assert seen[-1][UNCONFINED]["level"] == "yellow"
+    assert seen[-1][UNLIMITED]["level"] == "yellow"
+    assert seen[-1][UNLIMITED]["found"].startswith("SlurmUser=root: ")
+    assert seen[-1]["customers in accounting"]["level"] == "green"
     assert "ProctrackType=proctrack/linuxproc" in seen[-1][UNCONFINED]["found"]
     assert "refuses a customer's job" in seen[-1]["job_submit.lua"]["found"]
     assert "as its jobs have cost" in seen[-1]["wallet"]["found"]

@@ -3,12 +3,13 @@
 import time
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, StaticPool, create_engine, text
 
 from devgrid.processes import wait_until
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger import database
 from supervisor_tasks.ledger.database import RESTED_S, open_engine, read_connection
+from supervisor_tasks.ledger.doctor_queries import keeps_sessions
 
 
 def test_connection__ended_while_idle__is_opened_again_without_an_error(
@@ -58,3 +59,12 @@ def test_connect__all_connections_hang__the_ledger_counts_as_unavailable(
     with read_connection(small) as connection:
         assert connection.scalar(text("SELECT 1")) == 1
     small.dispose()
+
+
+def test_keeps_sessions__connections_share_one_or_not__is_seen(engine: Engine) -> None:
+    """A pooler of transactions gives two connections one session of Postgres."""
+    assert keeps_sessions(engine)
+    shared = create_engine(engine.url, poolclass=StaticPool)
+    assert not keeps_sessions(shared)
+    shared.dispose()
+    assert keeps_sessions(engine)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, StaticPool, create_engine, text
+from structlog.testing import capture_logs
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
@@ -212,6 +213,22 @@ def test_periodic_run__recorded__age_is_known_until_it_is_removed(
     assert age_s < deadline(5.0)
     ledger.periodic_runs.remove("slurm")
     assert ledger.periodic_runs.age_s("slurm") is None
+
+
+def test_try_advisory_lock__its_session_was_given_away__is_told(
+    engine: Engine,
+) -> None:
+    """A pooler of transactions does that: the lock has stopped no other worker."""
+    pooled = create_engine(engine.url, poolclass=StaticPool)
+    with (
+        capture_logs() as logs,
+        try_advisory_lock(pooled, LockName("work")) as mine,
+        pooled.connect() as other,
+    ):
+        assert mine
+        other.execute(text("SELECT pg_advisory_unlock_all()"))
+    assert [entry["event"] for entry in logs] == ["lock_was_not_held"]
+    pooled.dispose()
 
 
 def test_try_advisory_lock__taken__the_second_goes_away(engine: Engine) -> None:

@@ -108,3 +108,8 @@ def test_load__job_environment__has_none_of_slurms_own() -> None:
     }
     (line,) = lines(Need.SLURM, SLURM_JOB_ENVIRONMENT="SLURM_CONF=/x")
     assert line.startswith("SLURM_JOB_ENVIRONMENT: ")
+
+
+def test_load__rest_and_an_account_of_customers__is_one_line() -> None:
+    (line,) = lines(Need.SLURM, SLURM_CUSTOMER_ACCOUNT="grid")
+    assert line.startswith("SLURM_CUSTOMER_ACCOUNT: found 'grid'; expected nothing, as")

@@ -90,6 +90,7 @@ FIELD = [
     ("SLURM_SQUEUE_PATH", "/usr/bin/squeue", "/s", "/s"),
     ("SLURM_PARTITION", "main", "gpu_1", "gpu_1"),
     ("SLURM_COMPARE_SIZES", True, "false", False),
+    ("SLURM_CUSTOMER_ACCOUNT", "", "grid.customers", "grid.customers"),
     ("NVIDIA_SMI_PATH", "nvidia-smi", "/n", "/n"),
     ("TRACE", False, "true", True),
     ("BENCHMARK_DISABLE", False, "true", True),
@@ -335,6 +336,17 @@ def test_load__directory_without_an_account_that_may_write_there__is_one_line(
     assert line.endswith(", as LDAP_URL is set")
     # those that do not work with the directory do not need it
     assert load(environment=given).ldap_url
+
+
+def test_load__account_of_customers_without_accounting__is_one_line() -> None:
+    account = {"SLURM_CUSTOMER_ACCOUNT": "grid"}
+    (line,) = lines(Need.SLURM, **SSH, **account)
+    assert line == (
+        "SLURM_ACCOUNTING: found false; expected true, as SLURM_CUSTOMER_ACCOUNT is set"
+    )
+    given = {**SSH, **account, "SLURM_ACCOUNTING": "true"}
+    assert load(Need.SLURM, environment=given).slurm_customer_account == "grid"
+    assert load(environment=account).slurm_customer_account == "grid"
 
 
 def test_load__home_of_all_customers__is_refused_unless_the_site_says_what_it_allows() -> (

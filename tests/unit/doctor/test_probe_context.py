@@ -4,9 +4,10 @@ is malformed.
 
 import pytest
 
-from supervisor_tasks.doctor.probe_context import readable_settings
+from supervisor_tasks.doctor.probe_context import is_proxied, readable_settings
 
 KEY = "0x" + "1" * 64
+PROXY = "http://proxy.example:3128"
 
 
 def test_settings__key_is_set__is_kept() -> None:
@@ -46,3 +47,29 @@ def test_settings__some_are_malformed__the_others_are_read_and_these_named(
     assert settings.cluster_name == "here"
     assert settings.eth_private_key is not None
     assert {line.partition(":")[0] for line in lines} == named
+
+
+@pytest.mark.parametrize(
+    ("variables", "host", "expected"),
+    [
+        ({}, "rpc.example", False),
+        ({"HTTPS_PROXY": PROXY}, "rpc.example", True),
+        ({"https_proxy": PROXY}, "rpc.example", True),
+        ({"HTTP_PROXY": PROXY}, "rpc.example", False),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "rpc.example"}, "rpc.example", False),
+        ({"HTTPS_PROXY": PROXY, "no_proxy": ".example"}, "rpc.example", False),
+        ({"HTTPS_PROXY": PROXY, "no_proxy": "*"}, "rpc.example", False),
+    ],
+)
+def test_is_proxied__variables_of_proxies__decide_by_host(
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    host: str,
+    expected: bool,
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_proxied(host) is expected

@@ -9,13 +9,18 @@ import pytest
 from supervisor_tasks.doctor import verdicts
 from supervisor_tasks.doctor.check_results import Finding, Level, worst
 from supervisor_tasks.doctor.verdicts import CertificateSeen, EndpointSeen, WalletSeen
-from supervisor_tasks.slurm.parsers import Confinement
+from supervisor_tasks.slurm.site_limits import Confinement, JobLimits
 
 GREEN, YELLOW, RED, SKIPPED = Level.GREEN, Level.YELLOW, Level.RED, Level.SKIPPED
 NOW = datetime(2026, 11, 23, 3, tzinfo=UTC)
 ETHER = 10**18
 CHAIN = 179188
-CONFINED = Confinement("proctrack/cgroup", ("task/affinity", "task/cgroup"), ())
+CONFINED = Confinement(
+    "proctrack/cgroup", ("task/affinity", "task/cgroup"), (), allocates_memory=True
+)
+LIMITED = JobLimits(
+    whole_nodes="", over_time_limit="", may_expand=False, slurm_user="slurm(64030)"
+)
 
 
 def look(
@@ -337,6 +342,69 @@ CASES: list[tuple[str, Finding, Level, str]] = [
         YELLOW,
         "docs/security.md",
     ),
+    (
+        "memory is not allocated",
+        verdicts.confinement_verdict(replace(CONFINED, allocates_memory=False)),
+        YELLOW,
+        "docs/security.md",
+    ),
+    (
+        "database",
+        verdicts.database_verdict("16.4", keeps_sessions=True),
+        GREEN,
+        "",
+    ),
+    (
+        "database behind a pooler",
+        verdicts.database_verdict("16.4", keeps_sessions=False),
+        RED,
+        "pool_mode=session",
+    ),
+    ("jobs get what they ask for", verdicts.job_limits_verdict(LIMITED), GREEN, ""),
+    (
+        "jobs get whole nodes",
+        verdicts.job_limits_verdict(
+            replace(LIMITED, whole_nodes="SelectType=select/linear")
+        ),
+        YELLOW,
+        "docs/security.md",
+    ),
+    (
+        "jobs run on after their limit",
+        verdicts.job_limits_verdict(replace(LIMITED, over_time_limit="10")),
+        YELLOW,
+        "docs/security.md",
+    ),
+    (
+        "jobs take over nodes",
+        verdicts.job_limits_verdict(replace(LIMITED, may_expand=True)),
+        YELLOW,
+        "docs/security.md",
+    ),
+    (
+        "triggers of customers",
+        verdicts.job_limits_verdict(replace(LIMITED, slurm_user="root(0)")),
+        YELLOW,
+        "docs/security.md",
+    ),
+    (
+        "accounting requires nothing",
+        verdicts.associations_verdict("", required=False),
+        GREEN,
+        "",
+    ),
+    (
+        "customers are added",
+        verdicts.associations_verdict("grid", required=True),
+        GREEN,
+        "",
+    ),
+    (
+        "customers are not added",
+        verdicts.associations_verdict("", required=True),
+        YELLOW,
+        "SLURM_CUSTOMER_ACCOUNT",
+    ),
     ("clocks agree", verdicts.clock_verdict("x", -4.9), GREEN, ""),
     ("clock off", verdicts.clock_verdict("x", 5.0), YELLOW, "chrony"),
     ("clock wrong", verdicts.clock_verdict("x", -60.0), RED, "chrony"),
@@ -370,11 +438,17 @@ def test_certificate__days_left_and_trust__set_the_level(
 
 
 def test_confinement__all_that_is_missing__is_told() -> None:
-    seen = Confinement("proctrack/linuxproc", ("task/none",), ("ConstrainCores",))
+    seen = Confinement(
+        "proctrack/linuxproc",
+        ("task/none",),
+        ("ConstrainCores",),
+        allocates_memory=False,
+    )
     assert verdicts.confinement_verdict(seen).found == (
         "ProctrackType=proctrack/linuxproc; expected proctrack/cgroup, as processes can outlive their job;"
         " TaskPlugin=task/none; expected task/cgroup in it, as a job can use the whole node;"
-        " ConstrainCores=no; expected yes"
+        " ConstrainCores=no; expected yes;"
+        " SelectTypeParameters allocates no memory; expected such as CR_Core_Memory, as a job can use all memory of the node"
     )
 
 

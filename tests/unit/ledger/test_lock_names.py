@@ -22,6 +22,7 @@ OTHER_LOCKS = {
     "ledger/outbox_sql.py": "its key is the cluster",
     "ledger/advisory_locks.py": "takes the named locks",
     "ledger/worker_sessions.py": "a process's own lock is a random number",
+    "ledger/doctor_queries.py": "a lock of a command, by a random number",
     "ledger/migrations/env.py": "the schema is common to all clusters",
 }
 

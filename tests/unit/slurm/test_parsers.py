@@ -16,12 +16,11 @@ from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     AnswerNotUnderstoodError,
     CommandAnswer,
-    Confinement,
     JobRecord,
     SlurmRejectedError,
     SlurmUnavailableError,
+    UnknownAccountError,
     boot_time,
-    confinement,
     controller_time_s,
     describe_exit,
     elapsed_s,
@@ -397,7 +396,7 @@ ENDS_OF_SBATCH = [
     (
         1,
         FAILED + "Invalid account or account/partition combination specified",
-        SlurmUnavailableError,
+        UnknownAccountError,
     ),
     (1, FAILED + "I/O error writing script/environment to file", SlurmUnavailableError),
     (1, FAILED + "Unable to create job record, try again", SlurmUnavailableError),
@@ -631,28 +630,6 @@ def test_max_job_id__set_or_not__is_the_sites_bound_or_slurms_maximum(
 
 def test_max_job_id__recorded_configuration__is_its_bound() -> None:
     assert max_job_id(recorded("scontrol-show-config")) == 67043328
-
-
-def test_confinement__recorded_with_and_without_control_groups__is_read() -> None:
-    without = confinement(recorded("scontrol-show-config"))
-    assert without == Confinement("proctrack/linuxproc", ("task/none",), ())
-    config = recorded("scontrol-show-config-cgroup")
-    plugins = ("task/affinity", "task/cgroup")
-    assert confinement(config) == Confinement("proctrack/cgroup", plugins, ())
-    short = config.stdout.replace("task/affinity,task/cgroup", "affinity,cgroup")
-    assert short != config.stdout
-    assert confinement(replace(config, stdout=short)).task_plugins == plugins
-    opened = re.sub(r"(Constrain\w+\s*=) yes", r"\1 no", config.stdout)
-    assert confinement(replace(config, stdout=opened)).unconstrained == (
-        "ConstrainCores",
-        "ConstrainDevices",
-        "ConstrainRAMSpace",
-    )
-
-
-def test_confinement__no_answer__is_an_outage() -> None:
-    with pytest.raises(SlurmUnavailableError):
-        confinement(CommandAnswer(1, "", "slurm_load_ctl_conf error"))
 
 
 def test_min_job_age_s__recorded__is_that_of_slurm_conf() -> None:

@@ -12,13 +12,13 @@ from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import (
     CommandAnswer,
     boot_time,
-    confinement,
     controller_time_s,
     has_accounting,
     max_job_id,
     min_job_age_s,
     next_id,
 )
+from supervisor_tasks.slurm.site_limits import confinement, job_limits
 from supervisor_tasks.slurm.size import Size, memory_per_cpu_limit
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs, requested_sizes
 
@@ -106,6 +106,9 @@ def test_configuration__of_each_version__is_read(version: str) -> None:
     assert not has_accounting(config)
     assert confinement(config).proctrack == "proctrack/linuxproc"
     assert confinement(config).unconstrained == ()
+    assert confinement(config).allocates_memory
+    limits = job_limits(config, printed(version, "scontrol-show-partition"))
+    assert (limits.whole_nodes, limits.over_time_limit) == ("", "")
     assert (next_id(config), max_job_id(config), min_job_age_s(config)) == (
         6,
         67_043_328,
