@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
-import requests.certs
+import requests.utils
 import urllib3
 from cryptography import x509
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -189,7 +189,9 @@ def _requests_authorities() -> Path:
     """The authorities that requests trusts by default: those of the variable, or
     those that requests comes with.
     """
-    return Path(os.environ.get("REQUESTS_CA_BUNDLE") or requests.certs.where())
+    return Path(
+        os.environ.get("REQUESTS_CA_BUNDLE") or requests.utils.DEFAULT_CA_BUNDLE_PATH
+    )
 
 
 def _of_url(
