@@ -19,8 +19,6 @@ UNKNOWN_S = 0  # `submit_s` of runs that the ledger knows no time of
 # the most by which the clocks of the database, the login node and slurmctld differ,
 # SLURM's whole seconds included
 CLOCKS_APART_S = 5.0
-# slurmctld compares jobs with their time limits every 30 s; a busy one comes later
-SLURM_ENDS_WITHIN_S = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +151,10 @@ def left_min(limit_min: int, runs: Runs) -> int:
 
 
 def is_used_up(limit_min: int, runs: Runs) -> bool:
-    """Whether a job has used all of the paid time, and SLURM does not end it. SLURM
-    counts a requeued job's last run only. A single run it ends at the time limit, but
-    not where the site has an OverTimeLimit.
+    """Whether a requeued job has used all of the paid time. SLURM itself ends a job
+    with a single run.
     """
-    paid_s = limit_min * SECONDS_PER_MINUTE
-    if len(runs) > 1:
-        return used_s(runs) >= paid_s
-    return used_s(runs) >= paid_s + SLURM_ENDS_WITHIN_S
+    return len(runs) > 1 and used_s(runs) >= limit_min * SECONDS_PER_MINUTE
 
 
 def billed_s(limit_min: int, earlier_runs_s: int, last_run_s: int) -> int:

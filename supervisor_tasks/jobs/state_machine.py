@@ -523,8 +523,8 @@ def _with_run(job: Job, sighting: Sighting | None, since_s: int | None = None) -
 
 
 def _stopped_in_time(job: Job, *effects: Effect) -> Next:
-    """Cancel a job whose runs together have used the paid time, as far as SLURM does not
-    end it itself.
+    """Cancel a job whose runs together have used the paid time. SLURM itself counts
+    only the last run.
     """
     if job.stop is not None or not is_used_up(job.limit_min, job.runs):
         return job, effects

@@ -248,17 +248,6 @@ def test_paid_time_is_used_up__in_one_run__is_slurms_to_end() -> None:
     assert [effect.kind for effect in effects] == [EffectKind.POLL_SLURM]
 
 
-def test_paid_time_is_used_up__slurm_does_not_end_the_run__is_cancelled() -> None:
-    job, effects = step(run_once(), SlurmRunningObserved("RUNNING", first(720)))
-    assert job.stop is not None
-    assert job.stop.status is ChainStatus.OUT_OF_CREDITS
-    assert Effect(EffectKind.CANCEL) in effects
-    cancelled = Outcome(status=ChainStatus.CANCELLED, elapsed_s=725)
-    ended = then(job, SlurmCompleted(cancelled))
-    assert ended.outcome is not None
-    assert ended.outcome.status is ChainStatus.OUT_OF_CREDITS
-
-
 @pytest.mark.parametrize(
     ("elapsed_s", "at_most_s"), [(1, 599), (500, 100), (590, 30), (700, 30)]
 )
