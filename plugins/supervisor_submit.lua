@@ -21,6 +21,7 @@ local CODE_DIGITS = 64
 -- The code of a text takes 2.5 us a character, and slurmctld waits for it: a customer may ask for thousands. The text of
 -- a job of ours has at most 253 characters of a host name, 108 of name and user, and some numbers.
 local MAX_TEXT = 700
+local MAX_DIGITS = 10 -- of a token's number, and of its expiry: what is logged is no longer
 local FIRST_ENDED_STATE = 3 -- of slurm.h: PENDING, RUNNING and SUSPENDED come before
 
 local supervisor = {}
@@ -264,7 +265,7 @@ local function refusal(job)
             and has_a_running_job(job.user_id)
         return not nested and "no token" or nil
     end
-    if #code ~= CODE_DIGITS or #comment > MAX_TEXT then
+    if #code ~= CODE_DIGITS or #comment > MAX_TEXT or #number > MAX_DIGITS or #expiry > MAX_DIGITS then
         return "wrong token"
     end
     local readable, accepted = pcall(codes, given.key_file)

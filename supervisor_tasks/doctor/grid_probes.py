@@ -41,6 +41,7 @@ from supervisor_tasks.doctor.probe_runner import Probe, error_line
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
 from supervisor_tasks.grid.grpc_channels import Channels
 
+AUTHORITIES_OF_REQUESTS = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 UNREACHABLE = "start the service, or correct its address: no certificate was seen"
 HEALTH = "/grpc.health.v1.Health/Check"
 REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -186,12 +187,11 @@ def _grpc_authorities() -> Path:
 
 
 def _requests_authorities() -> Path:
-    """The authorities that requests trusts by default: those of the variable, or
-    those that requests comes with.
+    """The authorities that requests trusts by default, a file or a folder: those of
+    the first variable that is set, or those that requests comes with.
     """
-    return Path(
-        os.environ.get("REQUESTS_CA_BUNDLE") or requests.utils.DEFAULT_CA_BUNDLE_PATH
-    )
+    given = filter(None, map(os.environ.get, AUTHORITIES_OF_REQUESTS))
+    return Path(next(given, requests.utils.DEFAULT_CA_BUNDLE_PATH))
 
 
 def _of_url(
@@ -248,7 +248,10 @@ def _seen(service: Secured) -> CertificateSeen:
 
 
 def _context(authority: Path | None, *, verified: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authority)
+    file, folder = authority, None
+    if authority is not None and authority.is_dir():
+        file, folder = None, authority
+    context = ssl.create_default_context(cafile=file, capath=folder)
     context.set_alpn_protocols(["h2", "http/1.1"])
     if not verified:
         context.check_hostname = False

@@ -28,7 +28,9 @@ from supervisor_tasks.ledger.doctor_queries import last_customer, server_version
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.slurm.cluster import over_ssh
+from supervisor_tasks.slurm.commands import show_config
 from supervisor_tasks.slurm.interface import Controller
+from supervisor_tasks.slurm.parsers import CommandAnswer
 
 CONNECT_S = 3.0  # for a connection, so that what needs it still has time
 MAX_CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
@@ -83,6 +85,11 @@ class ProbeContext:
         return self._once(
             "slurmctld", lambda: self.slurm.needed().cluster.site.controller()
         )
+
+    @cached_property
+    def slurm_config(self) -> LazyResource[CommandAnswer]:
+        """What `scontrol show config` prints on the login node."""
+        return self._once("slurmctld's configuration", self._slurm_config)
 
     @cached_property
     def login(self) -> LazyResource[Address]:
@@ -151,6 +158,12 @@ class ProbeContext:
         login_node = over_ssh(services.cluster).login_node
         login_node.ssh.run(login_node.admin, ["true"], timeout_s=CONNECT_S)
         return services
+
+    def _slurm_config(self) -> CommandAnswer:
+        login_node = over_ssh(self.slurm.needed().cluster).login_node
+        self.controller.needed()
+        argv = show_config(login_node.paths.scontrol)
+        return login_node.ssh.run(login_node.admin, argv, timeout_s=CONNECT_S)
 
     def _login(self) -> Address:
         services = self.slurm.needed()

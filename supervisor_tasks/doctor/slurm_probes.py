@@ -11,7 +11,12 @@ from pathlib import Path
 import paramiko
 
 from supervisor_tasks.config import ssh_keys
-from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green
+from supervisor_tasks.doctor.check_results import (
+    Finding,
+    NotTriedError,
+    green,
+    yellow,
+)
 from supervisor_tasks.doctor.probe_context import CONNECT_S, ProbeContext
 from supervisor_tasks.doctor.probe_runner import Probe
 from supervisor_tasks.doctor.verdicts import (
@@ -179,7 +184,7 @@ def nodes(shared: ProbeContext) -> Iterator[Finding]:
 
 def confinement(shared: ProbeContext) -> Iterator[Finding]:
     """Whether nodes confine jobs, by slurmctld's answer to `scontrol show config`."""
-    yield confinement_verdict(read_confinement(_configuration(shared)))
+    yield confinement_verdict(read_confinement(shared.slurm_config.get()))
 
 
 def job_limits(shared: ProbeContext) -> Iterator[Finding]:
@@ -188,7 +193,7 @@ def job_limits(shared: ProbeContext) -> Iterator[Finding]:
     """
     cluster = over_ssh(shared.slurm.needed().cluster)
     login_node = cluster.login_node
-    config = _configuration(shared)
+    config = shared.slurm_config.needed()
     argv = commands.show_partition(
         login_node.paths.scontrol, cluster.settings.partition
     )
@@ -199,7 +204,7 @@ def job_limits(shared: ProbeContext) -> Iterator[Finding]:
 def associations(shared: ProbeContext) -> Iterator[Finding]:
     """Whether new customers get what slurmctld requires of a user in accounting."""
     cluster = over_ssh(shared.slurm.needed().cluster)
-    required = requires_associations(_configuration(shared))
+    required = requires_associations(shared.slurm_config.needed())
     yield associations_verdict(cluster.settings.customer_account, required=required)
 
 
@@ -301,9 +306,9 @@ SETTINGS = (
     Probe("slurmctld", controller, SLURM),
     Probe("accounting", accounting, SLURM),
     Probe("nodes", nodes, SLURM),
-    Probe("customers in accounting", associations, SLURM),
+    Probe("customers in accounting", associations, SLURM, failed=yellow),
     Probe("confinement of jobs", confinement, SLURM),
-    Probe("limits of jobs", job_limits, SLURM),
+    Probe("limits of jobs", job_limits, SLURM, failed=yellow),
     Probe("clock of the login node", login_clock, LOGIN),
     Probe("clock of slurmctld", controller_clock, SLURM),
 )

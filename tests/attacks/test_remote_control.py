@@ -358,6 +358,14 @@ def test_flower__elsewhere_with_a_password__asks_for_it(
         ]
         for path in (*pages, "/api/workers", "/api/tasks"):
             assert asked(port, "GET", path) == 401, path
+        process = running.process()
+        assert process is not None
+        listening = {
+            entry.laddr.ip
+            for entry in process.net_connections()
+            if entry.status == "LISTEN"
+        }
+        assert "0.0.0.0" in listening  # noqa: S104
         assert asked(port, "GET", "/healthcheck") == 200  # which answers only "OK"
         assert asked(port, "GET", "/workers", "operator:wrong") == 401
         for login in ("operator:correct-horse", "second:battery:staple"):

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import State
+from supervisor_tasks.slurm import associations
 from tests.support.submission_env import (
     CUSTOMER,
     PATHS,
@@ -53,8 +54,9 @@ def waits(submission_env: SubmissionEnv, site: WorkerContext) -> None:
 
 
 def test_customer_unknown_to_accounting__site_names_an_account__is_added_and_runs(
-    submission_env: SubmissionEnv,
+    submission_env: SubmissionEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(associations, "ADDED_AGAIN_S", 3600.0)
     with site_with(submission_env, "") as site:
         waits(submission_env, site)
         assert CUSTOMER not in accounting(submission_env, "list", "user")

@@ -294,6 +294,8 @@ def test_script__text_of_any_length__costs_slurmctld_no_more_than_a_short_one(
         f"submit(('x'):rep(10 ^ 7) .. ' token=1.{NOW}.{code}')",
         f"submit('x token=1.{NOW}.{code}', {{name = ('x'):rep(10 ^ 7)}})",
         f"submit('x token=1.{NOW}.{code}', {{partition = ('x'):rep(10 ^ 7)}})",
+        f"submit('x token=1.' .. ('9'):rep(10 ^ 6) .. '.{code}')",
+        f"submit('x token=' .. ('9'):rep(10 ^ 6) .. '.{NOW}.{code}')",
     ]
     assert script.run(*tries) == ["wrong token"] * len(tries)
 
