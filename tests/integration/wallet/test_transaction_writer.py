@@ -5,6 +5,7 @@ transaction an idempotency key, no gap.
 import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -132,6 +133,31 @@ def test_send__idempotency_key_that_is_open__is_not_written_again(
     assert wallet.writer.send(writes) == 1
     assert wallet.writer.send(writes) == 0
     assert [key for _, key, _ in rows(empty_database)] == ["claim:0", "claim:1"]
+
+
+def test_send__two_workers_at_once__no_nonce_twice_and_no_key_twice(
+    chain: Chain, provider: Account, wallet: Wallet, empty_database: Engine
+) -> None:
+    """Some of their writes are the same."""
+    scheduled_jobs(chain, provider, 12)
+    other = wallet_at(chain.rpc_url, chain, provider, empty_database)
+    writes, begin = claims(wallet, 12), threading.Barrier(2)
+
+    def send(writer: TransactionWriter, its_writes: list[Write]) -> int:
+        begin.wait(deadline(20.0))
+        return sum(writer.send([write]) for write in its_writes)
+
+    with ThreadPoolExecutor(2) as workers:
+        sent = [
+            workers.submit(send, wallet.writer, writes[:8]),
+            workers.submit(send, other.writer, writes[4:]),
+        ]
+        assert sum(future.result() for future in sent) == 12
+    written = rows(empty_database)
+    first = written[0][0]
+    assert [nonce for nonce, _, _ in written] == list(range(first, first + 12))
+    keys = {key for _, key, _ in written}
+    assert keys == {write.idempotency_key for write in writes}
 
 
 def test_add__idempotency_key_that_has_a_row__the_database_rejects_it(
