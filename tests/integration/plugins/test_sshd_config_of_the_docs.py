@@ -9,36 +9,56 @@ import pytest
 from devgrid import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "security.md").read_text()
-BLOCKS = re.findall(
-    r"^    # sshd_config.*\n((?:    .*\n|\n(?=    ))+)", PAGE, re.MULTILINE
+(CERTIFICATES,) = re.findall(
+    r"^    # sshd_config, without.*\n((?:    .*\n)+)", PAGE, re.MULTILINE
 )
-# As `sshd -T` shows them, by a word of the block; what stands behind Match is for one
-# user.
-TAKEN = {
-    "AuthorizedKeysCommand ": {
-        "authorizedkeyscommand /etc/ssh/supervisor-keys %u",
-        "authorizedkeyscommanduser supervisor-keys",
-    },
-    "TrustedUserCAKeys ": {
-        "trustedusercakeys /etc/ssh/supervisor_ca.pub",
-        "revokedkeys /etc/ssh/revoked_keys",
-    },
-}
+(KEYS,) = re.findall(
+    r"^(    Match User 0x\*.*?)^Here slurmadmin", PAGE, re.MULTILINE | re.DOTALL
+)
+OURS = "/etc/ssh/supervisor-keys %u"
+SITES = "/usr/bin/sss_ssh_authorizedkeys"
+SITES_LINES = f"AuthorizedKeysCommand {SITES}\nAuthorizedKeysCommandUser daemon\n"
+IN_HOME = ".ssh/authorized_keys .ssh/authorized_keys2"
 
 
-@pytest.mark.parametrize("word", TAKEN)
-def test_block__in_sshd_config__is_taken_with_each_directive_of_its_own(
-    word: str, tmp_path: Path
-) -> None:
-    (block,) = [block for block in BLOCKS if word in block]
-    key = tmp_path / "host_key"
+def read_by_sshd(folder: Path, lines: str, user: str) -> dict[str, str]:
+    """What sshd takes from these lines for a login of this user."""
+    key, config = folder / "host_key", folder / "sshd_config"
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True
     )
-    config = tmp_path / "sshd_config"
-    config.write_text(f"HostKey {key}\n{block}")
+    config.write_text(f"HostKey {key}\n{lines}")
+    login = f"user={user},host=client.example,addr=192.0.2.1"
     shown = subprocess.run(
-        ["/usr/sbin/sshd", "-T", "-f", config], capture_output=True, text=True
+        ["/usr/sbin/sshd", "-T", "-f", config, "-C", login],
+        capture_output=True,
+        text=True,
     )
     assert shown.returncode == 0, shown.stderr
-    assert set(shown.stdout.splitlines()) >= TAKEN[word]
+    return dict(line.partition(" ")[::2] for line in shown.stdout.splitlines())
+
+
+def test_certificates__their_block__is_taken_with_each_directive(
+    tmp_path: Path,
+) -> None:
+    read = read_by_sshd(tmp_path, CERTIFICATES, "alice")
+    assert read["trustedusercakeys"] == "/etc/ssh/supervisor_ca.pub"
+    assert read["revokedkeys"] == "/etc/ssh/revoked_keys"
+
+
+@pytest.mark.parametrize(
+    ("user", "command", "command_user", "keys"),
+    [
+        ("0x" + "a" * 40, OURS, "supervisor-keys", IN_HOME),
+        ("benchmark", OURS, "supervisor-keys", IN_HOME),
+        ("slurmadmin", OURS, "supervisor-keys", "/etc/ssh/supervisor_admin.pub"),
+        ("alice", SITES, "daemon", IN_HOME),
+    ],
+)
+def test_keys__behind_the_sites_own_command__are_of_the_grids_users_only(
+    tmp_path: Path, user: str, command: str, command_user: str, keys: str
+) -> None:
+    read = read_by_sshd(tmp_path, SITES_LINES + KEYS, user)
+    assert read["authorizedkeyscommand"] == command
+    assert read["authorizedkeyscommanduser"] == command_user
+    assert read["authorizedkeysfile"] == keys

@@ -4,10 +4,7 @@ an error; with any bytes.
 
 import argparse
 import ast
-import re
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -275,55 +272,3 @@ def test_source__python_of_a_login_node__can_read_and_call_it() -> None:
                 orders.append([ast.unparse(node.args[-1]), str(len(node.args))])
     assert orders
     assert all(order == ["'big'", "2"] for order in orders)
-
-
-# --- docs/security.md's lines for sshd_config, as sshd reads them ------------------------
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-OURS = "/etc/ssh/supervisor-keys %u"
-SITES = "/usr/bin/sss_ssh_authorizedkeys"
-
-
-def lines_of_the_page() -> str:
-    """The block from `Match User 0x*` to the next paragraph."""
-    text = (REPOSITORY / "docs" / "security.md").read_text()
-    (block,) = re.findall(
-        r"^(    Match User 0x\*.*?)^Here slurmadmin", text, re.MULTILINE | re.DOTALL
-    )
-    return str(block)
-
-
-@pytest.mark.parametrize(
-    ("user", "command", "keys"),
-    [
-        ("0x" + "a" * 40, OURS, ".ssh/authorized_keys .ssh/authorized_keys2"),
-        ("benchmark", OURS, ".ssh/authorized_keys .ssh/authorized_keys2"),
-        ("slurmadmin", OURS, "/etc/ssh/supervisor_admin.pub"),
-        ("alice", SITES, ".ssh/authorized_keys .ssh/authorized_keys2"),
-    ],
-)
-def test_page__lines_behind_the_sites_own_command__hold_for_the_grids_users_only(
-    tmp_path: Path, user: str, command: str, keys: str
-) -> None:
-    sshd, key, config = (
-        shutil.which("sshd", path="/usr/sbin"),
-        tmp_path / "key",
-        tmp_path / "config",
-    )
-    assert sshd is not None
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True
-    )
-    config.write_text(
-        f"AuthorizedKeysCommand {SITES}\nAuthorizedKeysCommandUser daemon\n{lines_of_the_page()}"
-    )
-    connection = f"user={user},host=client.example,addr=192.0.2.1"
-    done = subprocess.run(
-        [sshd, "-T", "-f", str(config), "-h", str(key), "-C", connection],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    read = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
-    assert read["authorizedkeyscommand"] == command
-    assert read["authorizedkeysfile"] == keys
