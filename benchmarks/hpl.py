@@ -117,7 +117,9 @@ def dat(n: int, nb: int, p: int, q: int) -> str:
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """Return the best GFLOPS of the log. Raises UnreadableOutputError."""
+    """Return the best GFLOPS of the log. Raises UnreadableOutputError; a retry does not
+    help.
+    """
     found = split_output(output, nonce)
     if "hpl" not in found.sections and found.missing:
         return Reading(left_out=found.missing, notes=found.notes)

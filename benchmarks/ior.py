@@ -56,7 +56,7 @@ def render(plan: Plan) -> JobScript:
 
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the results of the volumes that can be read. Raises UnreadableOutputError
-    if there is none.
+    if there is none; a retry does not help.
     """
     found = split_output(output, nonce)
     parts = list[Part]()

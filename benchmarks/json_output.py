@@ -14,7 +14,7 @@ _MOST_BRACKETS = 2000
 
 def document(text: str, program: str) -> object:
     """Return the JSON object between the first line that begins with { and the last
-    that ends with }. Raises UnreadableOutputError.
+    that ends with }. Raises UnreadableOutputError; a retry does not help.
     """
     padded = f"\n{text}\n"
     begin, end = padded.find("\n{"), padded.rfind("}\n")
@@ -25,7 +25,7 @@ def document(text: str, program: str) -> object:
 
 def documents(text: str, program: str) -> list[object]:
     """Return the JSON objects that are one line each. Raises UnreadableOutputError for
-    a line that begins like one and is none.
+    a line that begins like one and is none; a retry does not help.
     """
     return [
         _read(line[0], program)
@@ -35,7 +35,7 @@ def documents(text: str, program: str) -> list[object]:
 
 def number_at(value: object, what: str, *keys: str | int) -> float:
     """Return the number above zero that a document has under these keys. Raises
-    UnreadableOutputError.
+    UnreadableOutputError; a retry does not help.
     """
     for key in keys:
         try:

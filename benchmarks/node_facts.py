@@ -63,7 +63,7 @@ def _cpu(found: ScriptOutput, cpuinfo: Mapping[str, str]) -> str:
 
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the words for the labels. Raises UnreadableOutputError if os, arch or cpu
-    cannot be read.
+    cannot be read; a retry does not help.
     """
     found = split_output(output, nonce)
     uname = {name: _one_word(found, name) for name in ("os", "arch")}

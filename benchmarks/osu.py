@@ -81,7 +81,7 @@ def render(plan: Plan) -> JobScript:
 
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the values at the largest message. Raises UnreadableOutputError if none of
-    the three can be read.
+    the three can be read; a retry does not help.
     """
     found = split_output(output, nonce)
     parts = [

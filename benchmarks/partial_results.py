@@ -38,7 +38,7 @@ def collected(
     notes: tuple[str, ...] = (),
 ) -> Reading:
     """Return the reading of all parts. Raises UnreadableOutputError if none can be
-    read, unless all were left out by name.
+    read, unless all were left out by name; a retry does not help.
     """
     numbers = dict[str, MeasuredValue]()
     left_out = dict[str, str]()

@@ -60,7 +60,7 @@ class JobScript:
 
 def rendered(template: str, plan: Plan, facts: Mapping[str, object]) -> str:
     """Return the text of a template for a plan. Raises jinja2.UndefinedError for a name
-    that the template uses and `facts` lacks.
+    that the template uses and `facts` lacks; a retry does not help.
     """
     text = _TEMPLATES.get_template(template).render(plan=plan, **facts)
     return re.sub(r"\n{3,}", "\n\n", text)

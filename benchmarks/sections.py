@@ -62,7 +62,9 @@ class ScriptOutput:
     missing: Mapping[str, str]
 
     def section(self, name: str) -> Section:
-        """Return a section that must be there. Raises UnreadableOutputError."""
+        """Return a section that must be there. Raises UnreadableOutputError; a retry
+        does not help.
+        """
         found = self.sections.get(name)
         if found is None:
             raise UnreadableOutputError(
@@ -86,7 +88,7 @@ def split_output(output: bytes, nonce: str) -> ScriptOutput:
     """Return the sections of a job's output, and what its delimiter lines say. Of a
     longer output, only the last 10 MB are read, because results come last; a section
     whose begin is cut off begins at the cut. Raises UnreadableOutputError if no
-    delimiter line of this run is in it.
+    delimiter line of this run is in it; a retry does not help.
     """
     text = plain(output)
     form = re.compile(
@@ -149,7 +151,8 @@ def shown(text: str) -> str:
 
 def number(text: str, what: str) -> float:
     """Return a number above zero that can be a measurement. Raises
-    UnreadableOutputError for NaN, zero and numbers that no machine reaches.
+    UnreadableOutputError for NaN, zero and numbers that no machine reaches; a retry
+    does not help.
     """
     value = math.nan
     if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text.strip(" \t")):

@@ -46,7 +46,7 @@ def render(plan: Plan) -> JobScript:
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """Return both labels. Raises UnreadableOutputError."""
+    """Return both labels. Raises UnreadableOutputError; a retry does not help."""
     found = split_output(output, nonce)
     if any(name.startswith("iperf3.") for name in found.sections):
         parts = [

@@ -77,7 +77,7 @@ class Callers:
         metadata: Iterable[tuple[str, str | bytes]],
     ) -> Caller:
         """Return the caller of a call, checked by its proof or its address. Raises
-        StrangerError.
+        StrangerError; a retry does not help.
         """
         entries = {
             name: str(value) for name, value in metadata if name in PROOF_ENTRIES

@@ -23,7 +23,7 @@ Stamp = tuple[tuple[int, int, int, int], ...]
 
 def credentials(settings: Settings) -> grpc.ServerCredentials | None:
     """Return the server's TLS credentials; None without TLS_ENABLE. Raises
-    SettingsError.
+    SettingsError; a retry does not help.
     """
     if not settings.tls_enable:
         return None

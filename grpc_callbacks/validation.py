@@ -44,7 +44,7 @@ def validate(
     name: str, slurm_id: int, duration_s: int, status: int, exit_code: int
 ) -> CallbackPayload:
     """Check the fields of a callback and return them as a CallbackPayload. Raises
-    MalformedCallbackError.
+    MalformedCallbackError; a retry does not help.
     """
     if not NAME.fullmatch(name):
         raise MalformedCallbackError(

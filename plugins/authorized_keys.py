@@ -64,7 +64,9 @@ class Http2Connection:
         message: bytes,
         metadata: Sequence[tuple[str, str]],
     ) -> bytes:
-        """Make one unary call; returns the answer's message. Raises CallError."""
+        """Make one unary call; returns the answer's message. Raises CallError; a retry
+        helps.
+        """
         headers = [
             (":method", "POST"),
             (":scheme", scheme),
@@ -194,7 +196,9 @@ def _message(data: bytes) -> bytes:
 
 
 def keys_in(message: bytes) -> str:
-    """Return the text in a FetchAuthorizedKeysResponse (field 1). Raises CallError."""
+    """Return the text in a FetchAuthorizedKeysResponse (field 1). Raises CallError; a
+    retry helps.
+    """
     if not message:
         return ""
     length, text_at = 0, 1

@@ -28,7 +28,9 @@ class KeyFileError(ValueError):
 
 
 def read_key(file: Path) -> bytes:
-    """Read the site's callback key (CALLBACK_KEY). Raises KeyFileError."""
+    """Read the site's callback key (CALLBACK_KEY). Raises KeyFileError; a retry does
+    not help.
+    """
     try:
         text, mode = file.read_text(encoding="ascii").strip(), file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:

@@ -136,7 +136,7 @@ class WorkerContext:
     @property
     def chain(self) -> ChainServices:
         """The chain's services. Raises LookupError in a worker without the wallet's
-        key.
+        key; a retry does not help.
         """
         if self.chain_services is None:
             raise LookupError(
@@ -147,7 +147,7 @@ class WorkerContext:
     @property
     def offer(self) -> OfferConfig:
         """The offer. Raises LookupError in a worker that does not serve the chain
-        queue.
+        queue; a retry does not help.
         """
         if self.offer_config is None:
             raise LookupError(
@@ -157,8 +157,8 @@ class WorkerContext:
 
     @property
     def slurm(self) -> SlurmServices:
-        """SLURM's services. Raises LookupError in a worker without the key to
-        SLURM.
+        """SLURM's services. Raises LookupError in a worker without the key to SLURM; a
+        retry does not help.
         """
         if self.slurm_services is None:
             raise LookupError(
@@ -168,8 +168,8 @@ class WorkerContext:
 
     @property
     def benchmarking(self) -> BenchmarkServices:
-        """The benchmarks' services. Raises LookupError in a worker that does not
-        serve their queue.
+        """The benchmarks' services. Raises LookupError in a worker that does not serve
+        their queue; a retry does not help.
         """
         if self.benchmark_services is None:
             raise LookupError("this worker does not serve the benchmark queue")
@@ -177,8 +177,8 @@ class WorkerContext:
 
     @property
     def sweep(self) -> ReconciliationServices:
-        """The sweep's services. Raises LookupError in a worker that does not serve
-        the slurm queue.
+        """The sweep's services. Raises LookupError in a worker that does not serve the
+        slurm queue; a retry does not help.
         """
         if self.reconciliation_services is None:
             raise LookupError(

@@ -42,14 +42,18 @@ def process_of_command(argv: Sequence[str]) -> str:
 
 
 def current_worker() -> "Worker":
-    """Return this process's worker. Raises LookupError outside of a worker."""
+    """Return this process's worker. Raises LookupError outside of a worker; a retry
+    does not help.
+    """
     if not _current:
         raise LookupError("no worker: tasks run in `celery -A supervisor_tasks worker`")
     return _current[0]
 
 
 def current_context() -> "WorkerContext":
-    """Return the worker's context. Raises LookupError outside of a worker."""
+    """Return the worker's context. Raises LookupError outside of a worker; a retry does
+    not help.
+    """
     return current_worker().context
 
 

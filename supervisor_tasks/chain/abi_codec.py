@@ -68,7 +68,7 @@ class Function:
 
     def decode(self, answer: str) -> tuple[Any, ...]:
         """What the function returned. Raises eth_abi's DecodingError when the bytes do
-        not match its types.
+        not match its types; a retry does not help.
         """
         return decode(self.outputs, bytes.fromhex(answer.removeprefix("0x")))
 
@@ -83,7 +83,7 @@ class EventType:
 
     def decode(self, data: str) -> tuple[Any, ...]:
         """The arguments in a log's data. Raises eth_abi's DecodingError when the bytes
-        do not match their types.
+        do not match their types; a retry does not help.
         """
         if len(data) > KEPT_LOG_CHARACTERS:
             return _decode_log(self.types, data)
@@ -119,7 +119,9 @@ def _abi(contract: str) -> list[dict[str, Any]]:
 
 @cache
 def function(contract: str, name: str) -> Function:
-    """A function by its name. Raises KeyError when the contract has none."""
+    """A function by its name. Raises KeyError when the contract has none; a retry does
+    not help.
+    """
     entry = _entry(contract, "function", name)
     selector = keccak(text=abi_to_signature(entry))[:4]
     return Function(name, selector, _types(entry["inputs"]), _types(entry["outputs"]))
@@ -127,7 +129,9 @@ def function(contract: str, name: str) -> Function:
 
 @cache
 def event(contract: str, name: str) -> EventType:
-    """An event by its name. Raises KeyError when the contract has none."""
+    """An event by its name. Raises KeyError when the contract has none; a retry does
+    not help.
+    """
     entry = _entry(contract, "event", name)
     topic = event_signature_to_log_topic(abi_to_signature(entry))
     return EventType(name, "0x" + topic.hex(), _types(entry["inputs"]))

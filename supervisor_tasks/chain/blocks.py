@@ -78,7 +78,7 @@ class AdaptiveRange:
         """Call `question` with the number of blocks that it may cover, and return its
         answer. A failure halves the number, an answer raises it by an eighth. A
         question that the node rejected is asked again at once; one without any answer,
-        at the next call. Raises RpcUnavailableError.
+        at the next call. Raises RpcUnavailableError; a retry helps.
         """
         while True:
             covered = self._blocks

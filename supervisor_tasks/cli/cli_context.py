@@ -50,7 +50,7 @@ class CliContext:
 
     @cached_property
     def settings(self) -> Settings:
-        """The settings, without any key. Raises SettingsError."""
+        """The settings, without any key. Raises SettingsError: no retry helps."""
         return load()
 
     @cached_property
@@ -163,7 +163,7 @@ class CliContext:
 
     def job(self, name: str) -> Job:
         """Return the job with this name: the beginning of its id, slurm:123 or
-        customer:0x... Raises CommandError.
+        customer:0x... Raises CommandError; a retry does not help.
         """
         job_ids = self.overview.named(name)
         if len(job_ids) != 1:
@@ -205,7 +205,8 @@ class CliContext:
         reason and the outcome.
 
         `subject` names what is changed, such as a job, or several jobs. If it
-        `is_confirmed`, the caller has printed and asked. Raises NotConfirmedError.
+        `is_confirmed`, the caller has printed and asked. Raises NotConfirmedError; a
+        retry does not help.
         """
         # first: this prints which ledger it is, and refuses a cluster that the ledger
         # does not know
@@ -227,7 +228,7 @@ class CliContext:
 
     def confirm(self, plan: str, *, yes: bool) -> None:
         """Print what will happen, and ask the operator; `yes` is his answer. Raises
-        NotConfirmedError.
+        NotConfirmedError; a retry does not help.
         """
         typer.echo(self.shown.line(f"{plan}."), err=True)
         if yes:

@@ -32,7 +32,7 @@ def files_here() -> list[Path]:
 def variables_of(files: list[Path]) -> dict[str, str]:
     """Return the variables of these files. Variables in a value are not replaced.
     Raises EnvFileError if a file cannot be read, or if another user may write to it and
-    so choose where the keys go.
+    so choose where the keys go; a retry does not help.
     """
     found = dict[str, str]()
     for file in reversed(files):

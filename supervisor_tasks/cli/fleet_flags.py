@@ -70,7 +70,7 @@ def read_flags(
     """Return the settings that these words give. `variables` are all that exist, and
     `switches` those that are true or false.
 
-    Raises FlagError with a line for each flag that is wrong.
+    Raises FlagError with a line for each flag that is wrong; a retry does not help.
     """
     settings, errors, rest = dict[str, str](), list[str](), list(words)
     flags, switches = {*variables, EMBEDDED}, {*switches, EMBEDDED}

@@ -118,7 +118,9 @@ def _nothing() -> None:
 
 
 def age(text: str | None, option: str = "--since") -> timedelta | None:
-    """Return the age that an operator has written. Raises UnusableError."""
+    """Return the age that an operator has written. Raises UnusableError; a retry does
+    not help.
+    """
     if text is None:
         return None
     match = AGE.fullmatch(text)
@@ -136,7 +138,7 @@ def age(text: str | None, option: str = "--since") -> timedelta | None:
 
 def hex_beginning(customer: str | None) -> str | None:
     """Return the address, or its beginning, that an operator has written. Raises
-    UnusableError.
+    UnusableError; a retry does not help.
     """
     if customer is None:
         return None

@@ -9,7 +9,7 @@ from supervisor_tasks.connections.postgres_url import for_libpq
 
 def target(cluster: str, url: str) -> str:
     """Return which ledger it is, without the password: cluster@host/database. Raises
-    ValueError, without a part of the URL, if it is malformed.
+    ValueError, without a part of the URL, if it is malformed; a retry does not help.
     """
     parts = conninfo_to_dict(for_libpq(url))
     port = f":{parts['port']}" if "port" in parts else ""

@@ -27,8 +27,8 @@ class StateFolderError(PermanentError):
 
 
 def private_folder(folder: Path) -> None:
-    """Make the folder, or check that an existing one is safe. Raises
-    StateFolderError.
+    """Make the folder, or check that an existing one is safe. Raises StateFolderError;
+    a retry does not help.
     """
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     _require_safe(nearest, is_parent=nearest != folder)

@@ -832,7 +832,7 @@ class UnreadableFileError(ValueError):
 
 def text_of_file(name: str, file: str) -> str:
     """Return a setting's text from the file that its variable names. Raises
-    UnreadableFileError.
+    UnreadableFileError; a retry does not help.
     """
     try:
         return _text_of(name, Path(file).expanduser())

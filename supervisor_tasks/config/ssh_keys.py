@@ -17,12 +17,16 @@ PUBLIC_KEY = "the line of an OpenSSH public key file"
 
 
 def private_key(encoded: str) -> str:
-    """Return the key file, in OpenSSH's format. Raises ValueError."""
+    """Return the key file, in OpenSSH's format. Raises ValueError; a retry does not
+    help.
+    """
     return _read(encoded)[0].decode()
 
 
 def public_half(encoded: str) -> str:
-    """Return the line of a private key's public key. Raises ValueError."""
+    """Return the line of a private key's public key. Raises ValueError; a retry does
+    not help.
+    """
     from cryptography.hazmat.primitives import serialization
 
     key = _read(encoded)[1].public_key()
@@ -33,7 +37,7 @@ def public_half(encoded: str) -> str:
 
 def public_key(text: str) -> str:
     """Return the line of a public key. Raises ValueError, also for several lines: sshd
-    would accept each line's key.
+    would accept each line's key. A retry does not help.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization

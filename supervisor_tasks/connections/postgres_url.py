@@ -31,7 +31,7 @@ def canonical(url: str) -> str:
     """Return the URL with the scheme that SQLAlchemy needs.
 
     Raises ValueError with what is expected, and no part of the URL, if the two parsers
-    could read it differently.
+    could read it differently; a retry does not help.
     """
     found = _FORM.fullmatch(url)
     if found is None or not _is_text(url):
@@ -45,7 +45,7 @@ def canonical(url: str) -> str:
 
 def for_libpq(url: str) -> str:
     """Return the URL as the driver takes it, without SQLAlchemy. Raises ValueError as
-    `canonical` does.
+    `canonical` does; a retry does not help.
     """
     return canonical(url).replace(SCHEME, "postgresql", 1)
 

@@ -77,7 +77,7 @@ class LedgerReader:
 
     @cached_property
     def settings(self) -> Settings:
-        """The settings, without any key. Raises SettingsError."""
+        """The settings, without any key. Raises SettingsError: no retry helps."""
         return self._given or load()
 
     @cached_property

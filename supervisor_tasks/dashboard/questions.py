@@ -37,7 +37,7 @@ class Question:
 
 
 def parsed(words: str) -> Question:
-    """Read the words of a search. Raises QuestionError."""
+    """Read the words of a search. Raises QuestionError; a retry does not help."""
     if found := SLURM_ID.fullmatch(words.lower()):
         return Question(slurm_id=found[1])
     if found := BEGINNING.fullmatch(words.lower()):

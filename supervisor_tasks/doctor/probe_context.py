@@ -98,14 +98,14 @@ class ProbeContext:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger, for reading. Raises NotTriedError."""
+        """The ledger, for reading. Raises NotTriedError; a retry does not help."""
         return Ledger(
             self.engine.needed(), self.settings.cluster_name, dispatch=lambda _: None
         )
 
     def provider(self) -> str:
         """The provider's address: of the key, or as a worker has stored it. Raises
-        NotTriedError.
+        NotTriedError; a retry does not help.
         """
         if self.settings.eth_private_key is not None:
             address: str = Account.from_key(
@@ -186,11 +186,15 @@ class ProbeContext:
         return found
 
     def require_rest(self) -> None:
-        """Raises NotTriedError where this environment cannot ask slurmrestd."""
+        """Raises NotTriedError where this environment cannot ask slurmrestd; a retry
+        does not help.
+        """
         self._require("slurm_jwt_key", "slurmrestd_url")
 
     def require_ssh(self) -> None:
-        """Raises NotTriedError where this environment cannot log in."""
+        """Raises NotTriedError where this environment cannot log in; a retry does not
+        help.
+        """
         key = "slurm_ssh_private_key"
         if self.settings.slurm_ssh_certificates:
             key = "slurm_ssh_ca_key"
@@ -207,7 +211,7 @@ class ProbeContext:
 def readable_settings(environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Return the settings with all keys that are set, and a line for each variable that
     is malformed; such a variable counts as not set. Raises SettingsError if they fit
-    together in no way.
+    together in no way; a retry does not help.
     """
     lines: list[str] = []
     rest = dict(environment)

@@ -73,7 +73,7 @@ class LazyResource(Generic[T]):
 
     def needed(self) -> T:
         """Return it for a probe of something else. Raises NotTriedError: the probe of
-        this thing reports the error.
+        this thing reports the error. A retry does not help.
         """
         try:
             return self.get()

@@ -10,7 +10,7 @@ from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
 
 def plan_of(settings: Settings, hardware: PartitionHardware, nonce: str) -> Plan:
     """Return the plan. Raises ValueError for settings that do not fit, such as UCX
-    devices for another number of nodes.
+    devices for another number of nodes; a retry does not help.
     """
     nodes = tuple(map(_planned, hardware.nodes))
     kinds = {node.kind for node in nodes}

@@ -59,7 +59,8 @@ class Channels:
 
     def open(self, address: str) -> grpc.Channel:
         """Open a channel to host:port. Raises ServiceDownError when an unverified
-        service does not show its certificate, or when the authority cannot be read.
+        service does not show its certificate, or when the authority cannot be read; a
+        retry helps.
         """
         if not self.tls:
             return grpc.insecure_channel(address, options=OPTIONS)

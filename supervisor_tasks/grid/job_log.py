@@ -33,7 +33,8 @@ class GridLogger:
         self, url: str, user: Address, job_id: JobId, lines: Sequence[str]
     ) -> None:
         """Write lines for the job's customer. An address to which gRPC can never
-        connect counts as no logger. Raises GridLoggerDownError or ServiceDownError.
+        connect counts as no logger. Raises GridLoggerDownError or ServiceDownError; a
+        retry helps.
         """
         if not may_be_reached(url):
             log.warning(

@@ -107,7 +107,7 @@ def rewind_as_asked(context: WorkerContext) -> None:
 def rewind(context: WorkerContext, to_block: int | None = None) -> int:
     """For the operator, after a reorganisation deeper than expected: take back
     everything above the last block that the ledger and the node have in common, or
-    above an earlier one. Returns that block. Raises RewindError.
+    above an earlier one. Returns that block. Raises RewindError; a retry does not help.
     """
     with advisory_lock(
         context.ledger.engine, cluster_lock(context.ledger.cluster, "scan")

@@ -29,7 +29,7 @@ class FlowerOpenError(PermanentError):
 
 def require_login(options: Any, basic_auth: SecretStr | None) -> None:
     """Correct the options of a Flower that starts (tornado's options). Raises
-    FlowerOpenError.
+    FlowerOpenError; a retry does not help.
     """
     options.read_only = True
     options.address = options.address or HERE

@@ -55,7 +55,7 @@ def serve(
     settings: Settings, process: str, dependencies: Dependencies
 ) -> ProbeServer | None:
     """Answer at HEALTH_ADDRESS, if it is set. Raises SettingsError if the address is
-    not available.
+    not available; a retry does not help.
     """
     if settings.health_address is None:
         return None

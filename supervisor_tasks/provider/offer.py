@@ -163,7 +163,7 @@ def price_warnings(prices: Prices, reference: Prices) -> list[str]:
 
 def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
     """Return labels in the grid's form. Raises ValueError for a label that is empty in
-    that form, and for two with the same key.
+    that form, and for two with the same key; a retry does not help.
     """
     labels = dict[str, str]()
     for key, value in given.items():

@@ -69,7 +69,7 @@ class Channel(Protocol):
         """Seconds between two sendings of a raise; None if it is sent once."""
 
     def send(self, notice: Notice) -> None:
-        """Hand the message over. Raises DeliveryError."""
+        """Hand the message over. Raises DeliveryError; a retry helps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,8 @@ class Homes:
         """Raise UnsafeHomeError unless the user's home is his own. `see` asks the login
         node for the homes of users. If the home does not exist, `log_in` runs, because
         a login may make the home and finds no file to read there. Then the home is
-        checked again. Raises TransientError when the login node gives no answer.
+        checked again. Raises TransientError when the login node gives no answer; a
+        retry helps.
         """
         if self._shared_allowed:
             return

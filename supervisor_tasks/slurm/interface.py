@@ -306,7 +306,9 @@ class Control(Protocol):
         """
 
     def hold_again(self, slurm_id: SlurmId) -> None:
-        """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""
+        """Make a job that has ended wait again, on hold. Raises SlurmRejectedError; a
+        retry does not help.
+        """
 
 
 class SlurmCluster(Protocol):

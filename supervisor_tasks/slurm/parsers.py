@@ -470,7 +470,7 @@ def boot_time(answer: CommandAnswer) -> str:
 
 def config_value(answer: CommandAnswer, key: str) -> str:
     """Return a word that `scontrol show config` shows. Raises SlurmUnavailableError
-    when it is missing.
+    when it is missing; a retry helps.
     """
     found = re.search(rf"^{key}\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
     if answer.status != 0 or found is None:

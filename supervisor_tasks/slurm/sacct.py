@@ -105,7 +105,7 @@ def submissions_by_user(
     sacct's rejection, which `accounted_jobs` raises. SLURM may have jobs of a user
     whose account is gone, or whose directory is away for a moment. Raises
     SlurmUnavailableError when a question failed in another way, or when the answer is
-    incomplete.
+    incomplete; a retry helps.
     """
     *parts, end = answer.stdout.split(user_delimiter)
     if (answer.status, end) != (0, " end\n"):

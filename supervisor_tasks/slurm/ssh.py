@@ -333,7 +333,7 @@ class Ssh:
         """Return the clock of the machine that a user's connection leads to. It is
         asked once for each connection, and again when older than CLOCK_TRUSTED_S. A
         login that is the site's own gets more time and is never left alone, because all
-        work needs it. Raises TransientError.
+        work needs it. Raises TransientError; a retry helps.
         """
         if not is_admin:
             self._login(user).require_no_backoff(user)

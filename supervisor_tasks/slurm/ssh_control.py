@@ -58,7 +58,7 @@ class SshControl:
 
     def hold_again(self, slurm_id: SlurmId) -> None:
         """Make a job that has ended wait again, on hold: SLURM forbids the requeue only
-        of a job that has not ended. Raises SlurmRejectedError.
+        of a job that has not ended. Raises SlurmRejectedError; a retry does not help.
         """
         argv = commands.hold_again(self.login_node.paths.scontrol, slurm_id)
         require_success(self.login_node.ask(argv), "scontrol requeuehold")

@@ -39,7 +39,7 @@ class TransactionFields:
 
 def decode(signed: bytes) -> TransactionFields:
     """The fields of a signed transaction, legacy or with a dynamic fee. Raises
-    ValueError for any other.
+    ValueError for any other; a retry does not help.
     """
     if signed[0] == DYNAMIC_FEE:
         _, nonce, tip, max_fee, gas, to, value, data, *_ = rlp.decode(signed[1:])

@@ -60,7 +60,7 @@ def take_turn(connection: Connection) -> None:
 
 def url_of_database() -> str:
     """The URL that the caller gave, in SQLAlchemy's form. Raises ValueError if there is
-    none.
+    none; a retry does not help.
     """
     given = context.get_x_argument(as_dictionary=True).get("url")
     url = context.config.attributes.get("url") or given
