@@ -40,9 +40,10 @@ Pages = Mapping[str, Callable[[], Page]]
 
 class ProbeServer(ThreadingHTTPServer):
     """Answers GET and HEAD at host:port, on threads that end with the process; without a
-    host, at all addresses of the machine. Port 0 takes any free one (`server_port`). `log_failure` is called with the caller's
-    address inside the handler of an error of a page. Raises OSError if the address is
-    not available, and ValueError if it is none.
+    host, at all addresses of the machine. Port 0 takes any free one (`server_port`).
+    `log_failure` is called with the caller's address inside the handler of an error of
+    a page. Raises OSError if the address is not available, and ValueError if it is
+    none.
     """
 
     daemon_threads = True
