@@ -3,6 +3,7 @@ them.
 """
 
 import ast
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -105,6 +106,26 @@ def test_dependencies__each_of_the_wheel__is_imported_by_it() -> None:
     }
     declared = {canonicalize_name(requirement.name) for requirement in RUNTIME}
     assert declared - used == NOT_IMPORTED
+
+
+def test_package_data__each_file_that_is_no_module__is_named_by_a_pattern() -> None:
+    """The whole wheel is built and compared by tests/integration/docker/test_package.py."""
+    folders = [f"{package}/" for package in PACKAGES]
+    argv = ["git", "ls-files", "-z", "--", *folders]
+    listed = subprocess.run(
+        argv, cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout
+    files = {name for name in listed.split("\0") if name}
+    patterns = DECLARED["tool"]["setuptools"]["package-data"]
+    named = {
+        str(file.relative_to(REPOSITORY))
+        for package, globs in patterns.items()
+        for pattern in globs
+        for file in (REPOSITORY / package.replace(".", "/")).glob(pattern)
+    }
+    data = {name for name in files if not name.endswith(".py")}
+    assert data
+    assert data - named == set()
 
 
 def test_license__declared_and_its_text__are_apaches() -> None:
