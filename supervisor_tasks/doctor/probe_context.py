@@ -89,12 +89,21 @@ class ProbeContext:
     @cached_property
     def slurm_config(self) -> LazyResource[CommandAnswer]:
         """What `scontrol show config` prints on the login node."""
-        return self._once("slurmctld's configuration", self._slurm_config)
+        return self._once("slurmctld's configuration", self.ask_slurm_config)
 
     @cached_property
     def login(self) -> LazyResource[Address]:
         """The customer whose login works."""
         return self._once("the customer's login", self._login)
+
+    def ask_slurm_config(self) -> CommandAnswer:
+        """What `scontrol show config` prints at this moment. Raises NotTriedError; a
+        retry does not help.
+        """
+        login_node = over_ssh(self.slurm.needed().cluster).login_node
+        self.controller.needed()
+        argv = show_config(login_node.paths.scontrol)
+        return login_node.ssh.run(login_node.admin, argv, timeout_s=CONNECT_S)
 
     @property
     def ledger(self) -> Ledger:
@@ -158,12 +167,6 @@ class ProbeContext:
         login_node = over_ssh(services.cluster).login_node
         login_node.ssh.run(login_node.admin, ["true"], timeout_s=CONNECT_S)
         return services
-
-    def _slurm_config(self) -> CommandAnswer:
-        login_node = over_ssh(self.slurm.needed().cluster).login_node
-        self.controller.needed()
-        argv = show_config(login_node.paths.scontrol)
-        return login_node.ssh.run(login_node.admin, argv, timeout_s=CONNECT_S)
 
     def _login(self) -> Address:
         services = self.slurm.needed()

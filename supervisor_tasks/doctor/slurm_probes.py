@@ -34,15 +34,10 @@ from supervisor_tasks.doctor.verdicts import (
     version_verdict,
 )
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER
-from supervisor_tasks.slurm import commands
+from supervisor_tasks.slurm import commands, site_limits
 from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
-from supervisor_tasks.slurm.parsers import CommandAnswer, controller_time_s
-from supervisor_tasks.slurm.site_limits import confinement as read_confinement
-from supervisor_tasks.slurm.site_limits import (
-    job_limits as read_job_limits,
-)
-from supervisor_tasks.slurm.site_limits import requires_associations
+from supervisor_tasks.slurm.parsers import controller_time_s
 
 COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
 COMMAND_S = 4.0
@@ -184,7 +179,7 @@ def nodes(shared: ProbeContext) -> Iterator[Finding]:
 
 def confinement(shared: ProbeContext) -> Iterator[Finding]:
     """Whether nodes confine jobs, by slurmctld's answer to `scontrol show config`."""
-    yield confinement_verdict(read_confinement(shared.slurm_config.get()))
+    yield confinement_verdict(site_limits.confinement(shared.slurm_config.get()))
 
 
 def job_limits(shared: ProbeContext) -> Iterator[Finding]:
@@ -198,21 +193,14 @@ def job_limits(shared: ProbeContext) -> Iterator[Finding]:
         login_node.paths.scontrol, cluster.settings.partition
     )
     partition = login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
-    yield job_limits_verdict(read_job_limits(config, partition))
+    yield job_limits_verdict(site_limits.job_limits(config, partition))
 
 
 def associations(shared: ProbeContext) -> Iterator[Finding]:
     """Whether new customers get what slurmctld requires of a user in accounting."""
     cluster = over_ssh(shared.slurm.needed().cluster)
-    required = requires_associations(shared.slurm_config.needed())
+    required = site_limits.requires_associations(shared.slurm_config.needed())
     yield associations_verdict(cluster.settings.customer_account, required=required)
-
-
-def _configuration(shared: ProbeContext) -> CommandAnswer:
-    login_node = over_ssh(shared.slurm.needed().cluster).login_node
-    shared.controller.needed()
-    argv = commands.show_config(login_node.paths.scontrol)
-    return login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
 
 
 def job_submit(shared: ProbeContext) -> Iterator[Finding]:
@@ -257,7 +245,7 @@ def controller_clock(shared: ProbeContext) -> Iterator[Finding]:
     shared.slurm.needed()
     shared.controller.needed()
     asked_s = time.time()
-    theirs_s = controller_time_s(_configuration(shared))
+    theirs_s = controller_time_s(shared.ask_slurm_config())
     if theirs_s is None:
         raise NotTriedError(
             "found no time of slurmctld in `scontrol show config`; expected `Configuration data as of UNIX_TIME`: run it on the"
