@@ -22,7 +22,8 @@ class ClusterOptions:
     Without `job_submit`, SLURM lets customers submit and change jobs themselves, as at
     a site that does not use job_submit.lua. With a `callback_key` the reporter and
     sshd's command prove what they report; the upstream plugins cannot. With the
-    `transport` rest there is a slurmrestd, and no sshd.
+    `transport` rest there is a slurmrestd, and no sshd. With `ssh_certificates` sshd
+    trusts an authority, whose key the supervisor has, and no other key.
     """
 
     name: str = "devgrid"
@@ -36,6 +37,7 @@ class ClusterOptions:
     hooks: Hooks = "spool"
     callback_key: bool = True
     transport: Transport = "ssh"
+    ssh_certificates: bool = False
     spool_disk_mb: int | None = None
     registered: bool = True
     prices: ChainPrices = field(default_factory=ChainPrices)

@@ -165,7 +165,9 @@ def start_login_side(
         threads_per_core=options.threads_per_core,
         also=(*(() if jwt_key is None else jwt_conf(jwt_key)), *options.slurm_conf),
     )
-    if jwt_key is None:
+    if options.ssh_certificates:
+        access = _start_sshd_with_certificates(processes, slurm)
+    elif jwt_key is None:
         access = _start_sshd(
             processes, slurm, authorized_keys_command(public, certificates.ca, key_file)
         )
@@ -198,12 +200,31 @@ def _start_sshd(
     """Start the login node. Returns the settings for it."""
     ssh_key = _new_ssh_key(processes.folder)
     sshd = Sshd.start(processes, slurm.env(), authorized_keys, admin_key=ssh_key)
+    return _access_over(sshd) | {"SLURM_SSH_PRIVATE_KEY": _base64(ssh_key)}
+
+
+def _start_sshd_with_certificates(processes: Processes, slurm: Slurm) -> dict[str, str]:
+    """Start a login node that accepts certificates, and no other key. Returns the
+    settings for it.
+    """
+    ca_key = _new_ssh_key(processes.folder)
+    sshd = Sshd.start(processes, slurm.env(), (), trusted_ca=ca_key)
+    return _access_over(sshd) | {
+        "SLURM_SSH_CERTIFICATES": "true",
+        "SLURM_SSH_CA_KEY": _base64(ca_key),
+    }
+
+
+def _access_over(sshd: Sshd) -> dict[str, str]:
     return {
         "SLURM_SSH_ADDRESS": sshd.address,
         "SLURM_SSH_ADMIN_USER": admin(),
-        "SLURM_SSH_PRIVATE_KEY": base64.b64encode(ssh_key.read_bytes()).decode(),
         "SLURM_SSH_KNOWN_HOSTS": str(sshd.known_hosts),
     }
+
+
+def _base64(key: Path) -> str:
+    return base64.b64encode(key.read_bytes()).decode()
 
 
 def join_grid(

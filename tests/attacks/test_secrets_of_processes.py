@@ -4,26 +4,33 @@ looks for the provider's keys.
 
 import base64
 import json
+import re
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psutil
 import psycopg
 import pytest
+import redis.exceptions
 from redis import Redis
 
 from devgrid import REPOSITORY
 from devgrid.chain.model import Account
+from devgrid.cluster.slurmrestd import NAME as SLURMRESTD
 from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import answers, wait_until
 from supervisor_tasks.config.settings import IN_FILES
+from supervisor_tasks.messaging.queues import TASKS
 from tests.support.grid_assertions import wait_for_end
 
 TOKEN = "token-of-the-node-4711"
@@ -44,13 +51,14 @@ KEY_OF_TRACES = "key-of-the-traces-4717"
 # Settings that may hold a secret, and that this grid does not have, or has without a
 # secret.
 NOT_HERE = {
-    "SLURM_SSH_CA_KEY": "tests/attacks/test_one_key_for_all.py has a site with certificates",
-    "SLURM_JWT_KEY": "a site with slurmrestd",
     "LDAP_URL": "the password is LDAP_BIND_PASSWORD",
     "LDAP_BIND_DN": "a name",
 }
+# The key to SLURM: each kind of site has one of them.
+SLURM_KEYS = ("SLURM_SSH_PRIVATE_KEY", "SLURM_SSH_CA_KEY", "SLURM_JWT_KEY")
 WORKFLOW = Path("devgrid/workflows/hello-world.yaml")
 BLOCK_TIME_S = 0.25
+BODY = re.compile('"body": ?"([A-Za-z0-9+/=]+)"')
 
 SERVERS = {"DATABASE_URL", "BROKER_URL"}
 CHAIN = {
@@ -65,14 +73,9 @@ CHAIN = {
     TRACES,
 }
 # The secrets that each process of the fleet uses. All others of the grid get no secret
-# at all.
+# at all. The worker has the site's key to SLURM, too.
 WORKS_WITH = {
-    "worker": {
-        "ETH_PRIVATE_KEY",
-        "SLURM_SSH_PRIVATE_KEY",
-        "SLURM_SUBMIT_KEY",
-        *CHAIN,
-    },
+    "worker": {"SLURM_SUBMIT_KEY", *CHAIN},
     "chain-worker": CHAIN,
     "beat": SERVERS,
     "callbacks": {"CALLBACK_KEY", TRACES, *SERVERS},
@@ -81,10 +84,24 @@ WORKS_WITH = {
 }
 
 
-@pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
+SITES = {
+    "key": GridOptions(),
+    "certificates": GridOptions(ssh_certificates=True),
+    "slurmrestd": GridOptions(transport="rest"),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "key",
+        pytest.param("certificates", marks=pytest.mark.extended),
+        pytest.param("slurmrestd", marks=pytest.mark.extended),
+    ],
+)
+def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[Grid, "Messages"]]:
     """A grid whose RPC endpoint requires a token, with every kind of process that a
-    site runs.
+    site runs, and each kind of access to SLURM.
     """
     overrides = {
         "FLOWER_BASIC_AUTH": FLOWERS_PASSWORD,
@@ -99,7 +116,12 @@ def grid() -> Iterator[Grid]:
         TRACES: f"http://{NOWHERE}/{KEY_OF_TRACES}",
     }
     running = Grid.start(
-        GridOptions(block_time_s=BLOCK_TIME_S, ldap=True, overrides=overrides)
+        replace(
+            SITES[request.param],
+            block_time_s=BLOCK_TIME_S,
+            ldap=True,
+            overrides=overrides,
+        )
     )
     try:
         for name, token in (
@@ -110,6 +132,8 @@ def grid() -> Iterator[Grid]:
                 "://", f"://user:{token}@"
             )
         set_passwords(running)
+        messages = Messages(broker(running))
+        messages.start()
         fleet = running.fleet
         fleet.start(flower=False)
         fleet.start_flower()
@@ -119,9 +143,50 @@ def grid() -> Iterator[Grid]:
         fleet.wait_for_flower()
         wait_until(lambda: answers(metrics_port), "the metrics", 30.0)
         running.environment["FLOWER"] = fleet.flower_url
-        yield running
+        yield running, messages
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def grid(recorded: tuple[Grid, "Messages"]) -> Grid:
+    return recorded[0]
+
+
+@pytest.fixture(scope="module")
+def messages(recorded: tuple[Grid, "Messages"]) -> "Messages":
+    return recorded[1]
+
+
+class Messages(threading.Thread):
+    """All commands that a Redis carries out from now on, with the bodies of messages,
+    which are base64.
+    """
+
+    def __init__(self, server: Redis) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._commands: list[str] = []
+
+    def run(self) -> None:
+        """Listen until Redis ends."""
+        try:
+            server: Any = self._server  # redis has no types for it
+            with server, server.monitor() as monitor:
+                for command in monitor.listen():
+                    self._commands.append(command["command"])
+        except redis.exceptions.ConnectionError:
+            return
+
+    def text(self) -> str:
+        """What was sent so far."""
+        return decoded("\n".join(list(self._commands)))
+
+
+def decoded(text: str) -> str:
+    """The text, with what each base64 body in it says."""
+    bodies = [base64.b64decode(body).decode() for body in BODY.findall(text)]
+    return "\n".join([text, *bodies])
 
 
 def set_passwords(grid: Grid) -> None:
@@ -129,10 +194,12 @@ def set_passwords(grid: Grid) -> None:
     URLs one; Postgres asks the kernel who connects, not for its password.
     """
     port = free_port()
-    with broker(grid) as redis:
-        redis.config_set("requirepass", BROKERS_PASSWORD)
-        redis.config_set("bind", "127.0.0.1")
-        redis.config_set("port", str(port))
+    with broker(grid) as server:
+        server.config_set("requirepass", BROKERS_PASSWORD)
+        # DUMP would compress the longer values
+        server.config_set("rdbcompression", "no")
+        server.config_set("bind", "127.0.0.1")
+        server.config_set("port", str(port))
     grid.environment["BROKER_URL"] = f"redis://:{BROKERS_PASSWORD}@127.0.0.1:{port}/0"
     url = urlsplit(grid.environment["DATABASE_URL"])
     netloc = f"{url.username or ''}:{DATABASES_PASSWORD}@{url.hostname or ''}"
@@ -157,11 +224,14 @@ def job_id(grid: Grid) -> str:
 def secrets_of(grid: Grid) -> dict[str, list[str]]:
     """The variable of each secret, and the forms in which it could appear."""
     wallet = grid.environment["ETH_PRIVATE_KEY"].removeprefix("0x")
-    key = grid.environment["SLURM_SSH_PRIVATE_KEY"]
-    lines = base64.b64decode(key).decode().splitlines()[1:-1]
+    name = slurm_key_of(grid)
+    key = grid.environment[name]
+    lines = list[str]()
+    if name != "SLURM_JWT_KEY":
+        lines = base64.b64decode(key).decode().splitlines()[1:-1]
     return {
         "ETH_PRIVATE_KEY": [wallet],
-        "SLURM_SSH_PRIVATE_KEY": [key, *lines],
+        name: [key, *lines],
         "SLURM_SUBMIT_KEY": [grid.environment["SLURM_SUBMIT_KEY"]],
         "METASCHEDULER_ENDPOINT_RPC": [TOKEN],
         "METASCHEDULER_ENDPOINT_WS": [TOKEN_OF_LOGS],
@@ -177,8 +247,14 @@ def secrets_of(grid: Grid) -> dict[str, list[str]]:
     }
 
 
+def slurm_key_of(grid: Grid) -> str:
+    """The setting of the site's key to SLURM."""
+    (name,) = [name for name in SLURM_KEYS if name in grid.environment]
+    return name
+
+
 def test_secrets_of__every_setting_that_may_hold_one__is_looked_for(grid: Grid) -> None:
-    assert secrets_of(grid).keys() | NOT_HERE.keys() == {
+    assert secrets_of(grid).keys() | NOT_HERE.keys() | {*SLURM_KEYS} == {
         name.upper() for name in IN_FILES
     }
 
@@ -219,15 +295,14 @@ def test_environments__of_all_processes__hold_the_secrets_that_each_works_with(
     for process in processes_of(grid):
         secrets = found_in(proc(process.pid, "environ").decode(errors="replace"), grid)
         found[names.get(process.pid, f"{process.pid}")] = secrets
-    assert {name: secrets for name, secrets in found.items() if secrets} == WORKS_WITH
-    assert {
-        "beat",
-        "callbacks",
-        "reporter",
-        "sshd",
-        "postgres",
-        "redis",
-    } <= found.keys()
+    worker = WORKS_WITH["worker"] | {slurm_key_of(grid)}
+    expected = WORKS_WITH | {"worker": worker}
+    assert {name: secrets for name, secrets in found.items() if secrets} == expected
+    to_slurm = "sshd"
+    if slurm_key_of(grid) == "SLURM_JWT_KEY":
+        to_slurm = SLURMRESTD
+    others = {"beat", "callbacks", "reporter", "postgres", "redis", to_slurm}
+    assert others <= found.keys()
 
 
 def test_command_lines__of_all_processes__hold_none(grid: Grid, job_id: str) -> None:
@@ -248,9 +323,19 @@ def test_logs__of_all_processes__hold_none(grid: Grid, job_id: str) -> None:
 
 
 def test_redis__all_keys__hold_none(grid: Grid, job_id: str) -> None:
-    with broker(grid) as redis:
-        dumped = [str(key) + str(redis.dump(key)) for key in redis.scan_iter()]
-    assert found_in("\n".join(dumped), grid) == set()
+    with broker(grid) as server:
+        dumped = [str(key) + str(server.dump(key)) for key in server.scan_iter()]
+    assert dumped
+    assert found_in(decoded("\n".join(dumped)), grid) == set()
+
+
+def test_redis__all_messages_of_a_jobs_life__hold_none(
+    grid: Grid, messages: Messages, job_id: str
+) -> None:
+    text = messages.text()
+    assert f"{TASKS}.poll_jobs" in text
+    assert job_id in text
+    assert found_in(text, grid) == set()
 
 
 def test_postgres__all_tables__hold_none(grid: Grid, job_id: str) -> None:
@@ -314,6 +399,8 @@ def test_output__of_the_operators_commands__holds_none(grid: Grid, job_id: str) 
         done = subprocess.run(
             argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True
         )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
         assert found_in(done.stdout + done.stderr, grid) == set()
 
 
