@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from celery import Celery
 from redis import Redis
@@ -29,7 +30,9 @@ from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.observability.remote_control import PERIOD_S
+from tests.support.ports import random_job_id, report
 from tests.support.refusals import reasons
+from tests.support.submission_env import new_key
 
 PATIENCE_S = 60.0
 MIB = 2**20
@@ -264,20 +267,19 @@ def test_flower__listens_on_this_machine_alone__unless_asked(fleet: Fleet) -> No
     running = fleet.start_flower()
     try:
         fleet.wait_for_flower()
-        listening = [
-            entry.laddr
-            for entry in running_process(fleet).net_connections()
-            if entry.status == "LISTEN"
-        ]
-        assert [address.ip for address in listening] == ["127.0.0.1"]
+        assert addresses_of(fleet, "flower") == ["127.0.0.1"]
     finally:
         fleet.processes.stop(running)
 
 
-def running_process(fleet: Fleet) -> Any:
-    process = fleet.find("flower").process()
-    assert process is not None
-    return process
+def addresses_of(fleet: Fleet, name: str) -> list[str]:
+    """The addresses at which a process of the fleet listens."""
+    process: Any = fleet.find(name).process()
+    return [
+        entry.laddr.ip
+        for entry in process.net_connections()
+        if entry.status == "LISTEN"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -378,8 +380,15 @@ def test_flower__elsewhere_with_a_password__asks_for_it(
         fleet.processes.stop(running)
 
 
-def test_metrics__listen_on_this_machine_alone__unless_asked() -> None:
+def test_metrics__listen_on_this_machine_alone__unless_asked(fleet: Fleet) -> None:
     assert load(environment={}).metrics_address == "127.0.0.1:9464"
+    port = free_port()
+    running = fleet.start_metrics(port)
+    try:
+        wait_until(lambda: answers(port), "the metrics", PATIENCE_S, 0.1)
+        assert addresses_of(fleet, "metrics") == ["127.0.0.1"]
+    finally:
+        fleet.processes.stop(running)
 
 
 # --- Redis ----------------------------------------------------------------------------
@@ -417,19 +426,32 @@ def guarded_redis(processes: Processes, tmp_path: Path) -> tuple[str, Certificat
 
 
 def test_redis__with_tls_and_a_user__carries_tasks_and_refuses_strangers(
-    processes: Processes, fleet: Fleet, guarded_redis: tuple[str, Certificates]
+    processes: Processes,
+    fleet: Fleet,
+    guarded_redis: tuple[str, Certificates],
+    tmp_path: Path,
 ) -> None:
-    url, certificates = guarded_redis
+    """Each process of the fleet has a client of its own."""
+    (url, certificates), ssh_key = guarded_redis, new_key(tmp_path / "key")
     environment = fleet.environment | {
         "BROKER_URL": url,
         "BROKER_CA": str(certificates.ca),
         "BROKER_CERT": str(certificates.cert),
         "BROKER_KEY": str(certificates.key),
         "CLUSTER_NAME": "guarded",
+        "LISTEN_ADDRESS": f"127.0.0.1:{free_port()}",
+        "SLURM_SSH_PUBLIC_KEY": ssh_key.with_suffix(".pub").read_text(),
     }
     guarded = Fleet(processes, environment, "guarded-")
     guarded.start_worker("worker", "-Q", "guarded.default")
     guarded.start_beat()
+    guarded.start_callbacks(wait=False)
+    guarded.start_flower()
+    tls = {
+        "ssl_ca_certs": str(certificates.ca),
+        "ssl_certfile": str(certificates.cert),
+        "ssl_keyfile": str(certificates.key),
+    }
     app = Celery(
         broker=url,
         broker_use_ssl=embedded_servers.broker_tls(load(environment=environment)),
@@ -442,15 +464,26 @@ def test_redis__with_tls_and_a_user__carries_tasks_and_refuses_strangers(
             0.1,
         )
         does_its_work(app, "guarded.default")
+        guarded.wait_for_callbacks()
+        with (
+            grpc.insecure_channel(environment["LISTEN_ADDRESS"]) as channel,
+            Redis.from_url(url, **tls) as redis,
+        ):
+            report(channel, random_job_id())
+            wait_until(
+                lambda: redis.llen("guarded.slurm") > 0,
+                "the message of the gRPC process",
+                PATIENCE_S,
+                0.1,
+            )
+        guarded.wait_for_flower()
+        assert asked(guarded.flower_port, "GET", "/broker") == 200
     finally:
         app.close()
-        for name in ("worker", "beat"):
+        for name in ("worker", "beat", "callbacks", "flower"):
             processes.kill(guarded.find(name))
     host = url.rpartition("@")[2]
-    tls = {"ssl_ca_certs": str(certificates.ca), "ssl_certfile": str(certificates.cert)}
-    stranger = Redis.from_url(
-        f"rediss://{host}", ssl_keyfile=str(certificates.key), **tls
-    )
+    stranger = Redis.from_url(f"rediss://{host}", **tls)
     with stranger, pytest.raises(AuthenticationError):
         stranger.ping()
 

@@ -24,6 +24,7 @@ from devgrid.ports import free_port
 from devgrid.processes import Processes, Running, answers
 from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
+from plugins.authorized_keys import REQUEST, Http2Connection, keys_in
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.ledger.tables import METADATA
@@ -33,11 +34,21 @@ SLOWLY_S = 0.2
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
-def unfinished_call(stream: int = 1) -> bytes:
-    """The HTTP/2 frame that begins a callback, in HPACK without its tables. The message
+SET_JOB_STATUS = b"/supervisor.v1alpha1.JobAPI/SetJobStatus"
+WATCH = b"/grpc.health.v1.Health/Watch"
+
+
+def whole_call(stream: int, path: bytes, message: bytes) -> bytes:
+    """The HTTP/2 frames of a call with its message."""
+    framed = b"\0" + len(message).to_bytes(4) + message
+    data = len(framed).to_bytes(3) + b"\0\1" + stream.to_bytes(4) + framed
+    return unfinished_call(stream, path) + data
+
+
+def unfinished_call(stream: int = 1, path: bytes = SET_JOB_STATUS) -> bytes:
+    """The HTTP/2 frame that begins a call, in HPACK without its tables. The message
     of the call never follows.
     """
-    path = b"/supervisor.v1alpha1.JobAPI/SetJobStatus"
     block = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path + b"\x01\x01a"
     block += b"\x0f\x10\x10application/grpc" + b"\x00\x02te\x08trailers"
     return len(block).to_bytes(3) + b"\x01\x04" + stream.to_bytes(4) + block
@@ -207,6 +218,15 @@ def usual_wait_s(channel: grpc.Channel, calls: int = 60) -> float:
         fetch(messages.FetchAuthorizedKeysRequest(), timeout=20)
         waits_s.append(time.perf_counter() - began_s)
     return statistics.median(waits_s)
+
+
+def keys_for(port: Port, address: str) -> str:
+    """What sshd's command at that address gets. Raises OSError when it is refused."""
+    where = ("127.0.0.1", port.number)
+    with socket.create_connection(where, 10, source_address=(address, 0)) as own:
+        ends_s = time.clock_gettime(time.CLOCK_BOOTTIME) + deadline(10)
+        call = Http2Connection(own, ends_s).call
+        return keys_in(call("http", port.address, REQUEST, ()))
 
 
 def allow_open_files(number: int) -> None:

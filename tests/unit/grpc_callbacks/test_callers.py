@@ -1,7 +1,8 @@
 """Who may call, and whose call is a heartbeat."""
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
+import grpc
 import pytest
 
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
@@ -21,6 +22,39 @@ def test_admit__time_that_is_no_time__is_a_stranger(time_text: str) -> None:
     told = [(proof.NODE, "node1"), (proof.TIME, time_text), (proof.PROOF, seal)]
     with pytest.raises(StrangerError):
         Callers(key).admit(ip_address("10.0.0.1"), "/a.B/C", b"said", told)
+
+
+def test_admit__proof_that_is_no_ascii__is_a_stranger() -> None:
+    with pytest.raises(StrangerError):
+        Callers(b"k" * 32).admit(
+            ip_address("10.0.0.1"), "/a.B/C", b"said", [(proof.PROOF, "\u00e9")]
+        )
+
+
+@pytest.mark.parametrize("key", [None, b"k" * 32], ids=["no key", "a key"])
+@pytest.mark.parametrize(
+    ("address", "may_call"),
+    [
+        ("10.1.2.3", True),
+        ("10.2.0.1", False),
+        ("fd00::17", True),
+        ("fe80::17", False),
+        ("2001:db8::1", False),
+    ],
+)
+def test_admit__networks_of_the_site__take_callers_without_a_proof_from_them_alone(
+    address: str, may_call: bool, key: bytes | None
+) -> None:
+    networks = [ip_network("10.1.0.0/16"), ip_network("fd00::/8")]
+    callers = Callers(key, networks=networks)
+    caller = ip_address(address)
+    if may_call:
+        expected = Proof.NO_KEY if key is None else Proof.UNPROVEN
+        assert callers.admit(caller, "/a.B/C", b"said", []) == Caller(expected)
+        return
+    with pytest.raises(StrangerError, match="CALLBACK_NETWORKS") as caught:
+        callers.admit(caller, "/a.B/C", b"said", [])
+    assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
 
 
 def test_admit__site_without_a_key__takes_the_name_that_the_caller_gives() -> None:
