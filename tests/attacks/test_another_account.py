@@ -150,6 +150,22 @@ def test_changed_job__begun_before_the_first_look__is_cancelled(
     )
 
 
+@pytest.mark.parametrize("change", OTHERS, ids=str)
+def test_changed_job__while_it_runs__slurm_refuses(
+    submission_env: SubmissionEnv, site: WorkerContext, change: dict[str, str]
+) -> None:
+    _, slurm_id = submitted(submission_env, site)
+    begin(submission_env)
+    wait_until(
+        lambda: submission_env.field(slurm_id, "State") == "RUNNING",
+        "the job to begin",
+        PATIENCE_S,
+    )
+    done = submission_env.try_to_set(slurm_id, **change)
+    assert "no longer pending" in done.stderr
+    assert has(submission_env, slurm_id) == GIVEN
+
+
 def test_put_back__site_gives_another_default__the_next_job_keeps_that(
     submission_env: SubmissionEnv, site: WorkerContext
 ) -> None:

@@ -297,8 +297,18 @@ def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choic
         (1, "NumCPUs=1, MinMemoryCPU=200, NumCPUs=2", "memory: 400 instead of 200"),
         (4, f"TresPerJob=, TresPerNode=gpu:1, {FOUR_NODES}", "GPUs: 4 instead of 1"),
         (4, f"MinMemoryNode=800, {FOUR_NODES}", "memory: 3200 instead of 800"),
+        # SLURM never begins a job with more NumCPUs than its tasks want (BadConstraints)
+        (1, "NumNodes=2", "nodes: 2 instead of 1"),
+        in_chaos(1, "Partition=other", "Partition: other instead of main"),
     ],
-    ids=["GPUs", "memory per CPU", "GPUs per node", "memory per node"],
+    ids=[
+        "GPUs",
+        "memory per CPU",
+        "GPUs per node",
+        "memory per node",
+        "nodes",
+        "partition",
+    ],
 )
 def test_changed__begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
     grid: Grid, customer: Account, tasks: int, words: str, more: str
@@ -355,6 +365,31 @@ def test_changed__its_looks_are_parked__is_found_by_the_sweep_and_cancelled(
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.CANCELLED
     assert "GPUs: 2 instead of 1" in job.last_error
+
+
+@pytest.mark.usefixtures("drained_nodes")
+def test_changed_while_it_waits__its_looks_are_parked__the_sweep_has_it_put_back(
+    grid: Grid, customer: Account
+) -> None:
+    """No look sees the change: the sweep itself compares the size with what was paid."""
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
+    slurm_id = id_of(grid, job_id)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
+    )
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(text(PARKED), {"id": job_id})
+    change(grid, customer, slurm_id, "TresPerNode=gpu:2", "JobName=other")
+    sweep(grid)
+    wait_until(
+        lambda: size(grid, slurm_id) == as_paid(grid),
+        "the size to be put back",
+        PATIENCE_S,
+        0.2,
+    )
+    assert "MoreThanPaid" in journal(grid, job_id)
+    as_customer(grid, customer, "scancel", str(slurm_id))
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.CANCELLED
 
 
 def test_sweep__between_looks__comes_before_slurm_forgets_a_jobs_size(

@@ -19,13 +19,13 @@ from grpc_callbacks.callback_limits import (
 from plugins.channel import SupervisorTarget, open_channel
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
-from supervisor_tasks.ledger.callbacks import (
-    DELETE_EVERY_S,
-    UNKNOWN_KEPT_S,
-    CallbackReader,
-)
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.grid.grpc_channels import Channels
+from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.ledger.callbacks import DELETE_EVERY_S, UNKNOWN_KEPT_S
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.monitoring.check_alarms import check_alarms
 from tests.support.ports import (
     CallbackSite,
     Port,
@@ -150,11 +150,11 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
         "UPDATE callbacks SET read_at = now() - make_interval(secs => :ago_s)",
         ago_s=UNKNOWN_KEPT_S + 1,
     )
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB]
     engine = open_engine(database_url(load(environment=site.environment)))
-    assert (
-        CallbackReader(engine, "here", PeriodicRuns(engine, "here")).purge_unknown()
-        == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB] - 1
-    )
+    ledger = Ledger(engine, "here", lambda _: None)
+    logger = GridLogger(Channels(False, None, verified=False).open)
+    check_alarms(WorkerContext(ledger, logger, None, None, dispatch=lambda _: None))
     engine.dispose()
     assert site.number_of("SELECT count(*) FROM callbacks WHERE unknown_job") == 0
     assert site.rows() == 1

@@ -19,6 +19,7 @@ from tests.support.submission_env import PATIENCE_S, SubmissionEnv
 
 ATTACKER = Address("0x" + "a" * 40)
 VICTIM = Address("0x" + "b" * 40)
+ALLOWED = "ALLOW_SHARED_HOMES_WHERE_CUSTOMERS_CAN_RUN_CODE_AS_EACH_OTHER"
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +67,9 @@ def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
 
 @pytest.fixture
 def insisting_worker(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
-    """A worker of a site that allows shared homes."""
+    """A worker of a site that allows shared homes, by its setting."""
     yield from closing(
-        submission_env.site(submission_env.cluster(homes=Homes(shared_allowed=True)))
+        submission_env.site(submission_env.cluster_of_settings(**{ALLOWED: "true"}))
     )
 
 

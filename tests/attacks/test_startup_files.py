@@ -147,7 +147,9 @@ def test_environment_file__of_the_site__is_what_jobs_inherit(
 ) -> None:
     file = submission_env.processes.folder / "modules.sh"
     file.write_text("export OF_THE_SITE='module paths' SBATCH_GPUS=2\n")
-    site = submission_env.site(submission_env.cluster(environment_file=str(file)))
+    site = submission_env.site(
+        submission_env.cluster_of_settings(SLURM_ENVIRONMENT_FILE=str(file))
+    )
     job = submission_env.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
     slurm_id = submission_env.carry_out(site, job).slurm_id
     log = submission_env.slurm.users.home(CUSTOMER) / f"{job}.log"

@@ -19,8 +19,10 @@ from supervisor_tasks.slurm.submit_token import Submission, with_token
 from tests.support.end_states import (
     PATIENCE_S,
     as_customer,
+    id_of,
     run_as_customer,
     running,
+    scontrol,
     wait_for_state,
 )
 from tests.support.grid_assertions import (
@@ -430,6 +432,31 @@ def test_owner__changes_his_job__is_refused(
     assert done.returncode != 0
     assert "Access/permission denied" in done.stderr
     assert shown(grid, slurm_id) | {"RunTime": ""} == before | {"RunTime": ""}
+
+
+@pytest.fixture(scope="module")
+def waiting_job(grid: Grid, customer: Account) -> Iterator[int]:
+    """A job that waits, as its partition is down."""
+    scontrol(grid, "update", "PartitionName=main", "State=DOWN")
+    job_id = grid.submit_script(customer, SLEEPS)
+    yield id_of(grid, job_id)
+    scontrol(grid, "update", "PartitionName=main", "State=UP")
+    as_customer(grid, customer, "scancel", str(id_of(grid, job_id)))
+
+
+@pytest.mark.parametrize("change", ["TimeLimit=600", "TresPerNode=gpu:2"])
+def test_owner__changes_his_waiting_job__is_refused(
+    grid: Grid, customer: Account, waiting_job: int, change: str
+) -> None:
+    before = shown(grid, waiting_job)
+    assert before["JobState"] == "PENDING"
+    words = ("scontrol", "update", f"JobId={waiting_job}", change)
+    done = run_as_customer(grid, customer, *words)
+    assert "Access/permission denied" in done.stderr
+    after = shown(grid, waiting_job)
+    for unchanged in ("TimeLimit", "NumCPUs", "Reason"):
+        assert after[unchanged] == before[unchanged], unchanged
+    assert after.get("TresPerNode") == before.get("TresPerNode")
 
 
 @pytest.mark.parametrize("what", ["requeue", "requeuehold", "hold", "suspend", "top"])

@@ -18,6 +18,7 @@ from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 
 PLACES = 4
+SHARE = 0.5  # CLAIM_CUSTOMER_SHARE: two customers fill the room
 ALL = 4 * PLACES
 PATIENCE_S = 90.0
 FULL = "SELECT details FROM alarms WHERE name = 'claims_full'"
@@ -26,7 +27,10 @@ WAITING = "SELECT count(*) AS number FROM jobs WHERE customer = :customer AND st
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    overrides = {"CLAIM_MAX_WAITING": str(PLACES)}
+    overrides = {
+        "CLAIM_MAX_WAITING": str(PLACES),
+        "CLAIM_CUSTOMER_SHARE": str(SHARE),
+    }
     with served_grid(
         GridOptions(nodes=1, overrides=overrides, job_submit=False)
     ) as running:
@@ -82,7 +86,9 @@ def test_waiting_room__filled_by_one_customer__others_are_claimed_and_alarm_name
         PATIENCE_S,
         0.1,
     )
-    for _ in range(PLACES - 1):  # each takes a share, and the last one finds none
+    # One customer fills half of the room, and the jobs of two others the rest: the last
+    # one finds none.
+    for _ in range(2):
         grid.submit_script(grid.new_customer(), "#!/bin/bash\ntrue\n")
     wait_until(
         lambda: bool(rows(grid, FULL)), "the operator to be called", PATIENCE_S, 0.2

@@ -5,6 +5,7 @@ As a program it is a worker that carries out one effect: python -m
 tests.support.submission_env WORLD.json EFFECT_ID
 """
 
+import base64
 import json
 import secrets
 import subprocess
@@ -26,7 +27,9 @@ from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
+from supervisor_tasks.bootstrap import slurm_services
 from supervisor_tasks.config.embedded_servers import database_url
+from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import LastClusterCheck, SlurmServices, WorkerContext
 from supervisor_tasks.grid.job_log import GridLogger
@@ -127,7 +130,6 @@ class SubmissionEnv:
         homes: Homes | None = None,
         patience_s: float = 5.0,
         settings: SlurmSettings = SLURM_SETTINGS,
-        environment_file: str = "",
     ) -> Cluster:
         """A client of SLURM over SSH, at sshd's own address or at a proxy's. It waits
         `patience_s` for a connection or a channel, on a slow machine longer.
@@ -146,8 +148,19 @@ class SubmissionEnv:
             LoginNode(ssh=ssh, admin=admin(), paths=paths),
             settings,
             homes=homes,
-            environment_file=environment_file,
         )
+
+    def cluster_of_settings(self, **settings: str) -> Cluster:
+        """A client of SLURM over SSH, as a worker with these settings makes it."""
+        environment = {
+            "SLURM_SSH_PRIVATE_KEY": base64.b64encode(self.key.read_bytes()).decode(),
+            "SLURM_SSH_ADDRESS": self.sshd.address,
+            "SLURM_SSH_ADMIN_USER": admin(),
+            "SLURM_SSH_KNOWN_HOSTS": str(self.sshd.known_hosts),
+            **settings,
+        }
+        loaded = load(Need.SLURM, environment=environment)
+        return over_ssh(slurm_services(loaded).cluster)
 
     def rest_cluster(
         self,
@@ -397,9 +410,16 @@ class SubmissionEnv:
 
     def set(self, slurm_id: int, **fields: str) -> None:
         """Change fields of a job with scontrol update, as its owner."""
+        done = self.try_to_set(slurm_id, **fields)
+        assert done.returncode == 0, done.stderr
+
+    def try_to_set(
+        self, slurm_id: int, **fields: str
+    ) -> subprocess.CompletedProcess[str]:
+        """As `set`; SLURM may refuse it."""
         uid = self.slurm.users.add(CUSTOMER)
         words = [f"{name}={value}" for name, value in fields.items()]
-        done = subprocess.run(
+        return subprocess.run(
             ["scontrol", "update", f"JobId={slurm_id}", *words],
             env={"PATH": "/usr/bin:/bin", **self.slurm.env()},
             user=uid,
@@ -408,7 +428,6 @@ class SubmissionEnv:
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, done.stderr
 
     def slurmctld_has_client(self) -> bool:
         """Whether a program has a connection to slurmctld."""

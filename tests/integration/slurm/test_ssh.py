@@ -421,6 +421,22 @@ def test_answer__came_late_while_others_were_answered__is_a_hang(
     ssh.close()
 
 
+def test_command__cut_off_while_others_were_answered__is_a_hang(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submission whose answer never comes counts as silence of the login."""
+    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    login.users.add(OTHER)
+    ssh = login.ssh(login.sshd)
+    ssh.clock(CUSTOMER)
+    silent = ["/bin/sh", "-c", "sleep 60"]
+    with pytest.raises(SshCutError):
+        ssh.stream_in_turn(CUSTOMER, silent, b"", 2.0, CommandOutput(), OTHER)
+    with pytest.raises(SshUnavailableError, match="hung while others answered"):
+        ssh.clock(CUSTOMER)
+    ssh.close()
+
+
 def test_slow_customers__share_some_places__a_quick_one_needs_none_of_them(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
