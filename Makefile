@@ -84,7 +84,7 @@ check: setup ## types, style, wording, complexity, the direction of imports, and
 	@$(BIN)/python -m tests.support.complexity --check
 
 unit: setup ## the tests that need no server, with a fifth of the examples of each property
-	@$(BIN)/pytest tests/unit --hypothesis-profile quick -n $(shell nproc)
+	@COMMAND_PID=$$PPID $(BIN)/pytest tests/unit --hypothesis-profile quick -n $(shell nproc)
 
 test: ## the checks, then the tests: WORKERS=6 files side by side, then those that want a quiet machine, one at a time
 	@$(MAKE) --no-print-directory --jobs 2 check collected
@@ -99,12 +99,12 @@ collected: setup
 	@$(BIN)/pytest --collect-only --quiet tests >build/collected || { cat build/collected; exit 1; }
 
 test-fast: check ## what a contributor runs: the checks, unit tests, and integration tests without SLURM and without what waits for long
-	@$(BIN)/pytest tests/unit tests/integration --hypothesis-profile quick -n $(shell expr 4 '*' $$(nproc)) --dist loadfile --no-loadscope-reorder --slowest-files 10 \
+	@COMMAND_PID=$$PPID $(BIN)/pytest tests/unit tests/integration --hypothesis-profile quick -n $(shell expr 4 '*' $$(nproc)) --dist loadfile --no-loadscope-reorder --slowest-files 10 \
 		-m "not slurm and not slow and not quiet_machine"
 
 coverage: setup ## branch coverage of the product by unit and integration tests (TESTS=tests/unit: by these tests)
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BIN)/coverage run -m pytest $(or $(TESTS),tests/unit tests/integration) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not quiet_machine"
+	@COMMAND_PID=$$PPID $(BIN)/coverage run -m pytest $(or $(TESTS),tests/unit tests/integration) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not quiet_machine"
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage json --quiet
 	@$(BIN)/coverage html --quiet
@@ -124,7 +124,7 @@ attacks: setup ## every attack of docs/security.md on the real parts, also those
 	@COMMAND_PID=$$PPID tests/run_all.sh $(BIN)/pytest $(WORKERS) $(ATTACKS) --chaos $(if $(ONLY),-k '$(ONLY)')
 
 debian-test: ## setup, demo and tests in a Debian root in ~/.cache (DEBIAN_RELEASE=trixie, STEPS=tests, TESTS=files, WORKERS=2)
-	@devgrid/in-debian.sh $(TESTS)
+	@exec setpriv --pdeathsig TERM devgrid/in-debian.sh $(TESTS)
 
 golden: setup ## write the golden files of the benchmarks' scripts and of the command's lists
 	@$(BIN)/python -m tests.support.benchmark_cases
@@ -180,7 +180,7 @@ build/bin/helm:
 
 images-test: setup $(if $(HELM),,build/bin/helm) ## build the image, run fleets in containers and by compose, render the chart (GOLDEN=write: its golden files)
 	@devgrid/install-packages.sh docker/packages.txt
-	@$(BIN)/pytest tests/images
+	@COMMAND_PID=$$PPID $(BIN)/pytest tests/images
 
 soak: setup ## mixed jobs, random faults and forged callbacks, then the audit (MINUTES=10 SEED=n LOAD=jobs-a-second RECORD=1 KEEP=1)
 	@COMMAND_PID=$$PPID $(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \

@@ -61,7 +61,7 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 
 # run NETWORK COMMAND...: NETWORK is `shared` or `own`. unshare ignores SIGTERM while it waits: it is killed at our end, and the
-# kernel ends all that runs in its namespace of process ids.
+# kernel ends all that runs in its namespace of process ids. If this script is killed, the kernel kills it, too (--pdeathsig).
 run() {
     local flags=(--mount --pid --fork --kill-child --ipc) first=$mounts status=0
     if [ "$1" = own ]; then
@@ -70,7 +70,7 @@ run() {
     fi
     shift
     env HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PIP_FIND_LINKS='' \
-        unshare "${flags[@]}" /bin/bash -c "$first $enter" "$root" "$@" </dev/null &
+        setpriv --pdeathsig KILL unshare "${flags[@]}" /bin/bash -c "$first $enter" "$root" "$@" </dev/null &
     inside=$!
     wait "$inside" || status=$?
     inside=''

@@ -35,7 +35,8 @@ def working(name: str) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+    ("number", "status"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)],
 )
 def test_in_debian__ended_by_a_signal__leaves_no_process_and_no_mount(
     root: Path, number: signal.Signals, status: int

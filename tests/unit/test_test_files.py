@@ -214,6 +214,7 @@ def test_extended__of_the_command__chooses_rest_chaos_and_what_is_marked(
 ) -> None:
     files = {
         "tests/chaos/test_audit.py": {"only"},
+        "tests/chaos/test_forged_callbacks.py": {"without"},
         "tests/e2e/test_demo.py": {"only"},  # marked
         "tests/integration/slurm/test_whose_job.py": {"only", "without"},
         "tests/unit/doctor/test_verdicts.py": {"without"},
