@@ -1,5 +1,5 @@
-"""What work is due, in one query over all parts of the ledger. Beat asks it once a
-second, without SQLAlchemy.
+"""What work is due, in one query over all parts of the ledger. Beat asks it every
+0.8 s, without SQLAlchemy.
 """
 
 import time

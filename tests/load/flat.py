@@ -21,7 +21,7 @@ from tests.support import large_ledger
 from tests.support.grid_assertions import ledger, rows, wait_for_end
 from tests.support.load_figures import Figure, show
 
-JOBS = 40
+JOBS = 100
 # jobs before the measured ones: connections and caches of the database are cold after
 # it was filled
 WARM_UP = 8

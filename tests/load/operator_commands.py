@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 from devgrid import REPOSITORY
 from devgrid.grid import Grid
@@ -38,14 +39,16 @@ def operator_commands(grid: Grid) -> list[Figure]:
 
 
 def _figure(grid: Grid, name: str, words: tuple[str, ...], query: str) -> Figure:
-    waits_s = [_waited_s(grid, words, query) for _ in range(JOBS)]
+    waits_s = [_waited_s(grid, words, query, number) for number in range(JOBS)]
     return Figure(f"{name}, p95 of {JOBS}", p95(waits_s), "s", ACTS_WITHIN_S)
 
 
-def _waited_s(grid: Grid, words: tuple[str, ...], query: str) -> float:
+def _waited_s(grid: Grid, words: tuple[str, ...], query: str, number: int) -> float:
     job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\nsleep 600\n")
     schedule(grid, job_id)
     wait_for(grid, job_id, {ChainStatus.RUNNING})
+    # blocks come each second: without this, all commands would come at one phase of it
+    time.sleep(number / JOBS)
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "job", words[0], job_id]
     subprocess.run(
         [*argv, *words[1:], "--reason", "measured", "--yes"],
