@@ -41,5 +41,6 @@ def test_ior__without_ior__measures_the_volumes_with_fio(tmp_path: Path) -> None
         2 * reading.numbers["storage.scratch.write.iops"].number, rel=0.05
     )
     assert "no folder" in reading.left_out["storage.disk-tmp.read.iops"]
-    assert any("with fio" in note for note in reading.notes)
+    (note,) = [note for note in reading.notes if "with fio" in note]
+    assert "a write ends with fsync" in note
     assert list((tmp_path / "with space").iterdir()) == []

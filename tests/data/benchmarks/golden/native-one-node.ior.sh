@@ -46,7 +46,7 @@ test_with_ior() { # VOLUME MORE...
 test_with_fio() { # VOLUME; read again from the disk, as fio drops what the system keeps of the file
     local volume="$1" way direct=1
     fio --name=probe --filename="$test_folder/test" --rw=write --bs=4k --size=4k --direct=1 >/dev/null 2>&1 || direct=0
-    nonce_line note "storage.$volume measured with fio, direct=$direct, 256 MB on one node: no ior there"
+    nonce_line note "storage.$volume measured with fio, direct=$direct, 256 MB on one node (no ior there): a write ends with fsync"
     for way in write read; do
         section "fio.$volume.$way" fio --name=volume --filename="$test_folder/test" --rw="$way" --bs=2M --size=256M \
             --ioengine=psync --direct="$direct" --end_fsync=1 --invalidate=1 --output-format=json
