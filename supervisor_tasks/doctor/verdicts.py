@@ -490,7 +490,7 @@ def job_submit_verdict(status: int, stderr: str) -> Finding:
             "JobSubmitPlugins=lua in slurm.conf: see plugins/README.md",
         )
     if TOKEN_MISSING in stderr:
-        return green("job_submit.lua", "refuses a customer's job without payment")
+        return green("job_submit.lua", "rejects a customer's job without payment")
     words = stderr.strip()[:MAX_ERROR_CHARS] or f"status {status}"
     if REJECTED_BY_LUA in stderr:
         return red(

@@ -115,7 +115,7 @@ class Webhook:
 
     def send(self, notice: Notice) -> None:
         """Post the message, with its key as the header Idempotency-Key. Only a status
-        of 2xx counts.
+        of 2xx counts. Raises DeliveryError; a retry helps.
         """
         hide = hiding([*all_keys(self.url), self.token], "(not shown)")
         headers = {"Idempotency-Key": notice.key}
@@ -161,7 +161,9 @@ class Mail:
     repeat_s: float | None = None
 
     def send(self, notice: Notice) -> None:
-        """Send the mail. Its Message-ID has the message's key."""
+        """Send the mail. Its Message-ID has the message's key. Raises DeliveryError; a
+        retry helps.
+        """
         mail = mail_form(notice, self.sender, self.receiver, datetime.now(UTC))
         begun_s = time.monotonic()
         try:
@@ -258,7 +260,7 @@ class Command:
 
     def send(self, notice: Notice) -> None:
         """Run the command, without a shell and without the worker's variables;
-        ALARM_RUNBOOK_URL has the alarm's page.
+        ALARM_RUNBOOK_URL has the alarm's page. Raises DeliveryError; a retry helps.
         """
         environment = {
             name: os.environ[name] for name in FOR_A_COMMAND if name in os.environ

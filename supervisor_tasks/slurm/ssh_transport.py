@@ -3,7 +3,7 @@
 paramiko 5.1 enters a new channel in its list before it links the channel to the
 transport. If the connection ends in between, the transport's thread fails at that
 channel with AttributeError. Then it neither closes the socket nor marks the transport as
-ended, and who opens the channel waits for the whole time-out.
+ended, and the thread that opens the channel waits for the whole time-out.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The keeper: starts each process again that has died, as systemd does at a site."""
+"""Starts each process again that has died, as systemd does at a site."""
 
 import threading
 import time

@@ -104,7 +104,7 @@ def test_doctor__a_whole_grid__is_green_but_for_what_one_machine_lacks(
     assert seen[-1][UNLIMITED]["found"].startswith("SlurmUser=root: ")
     assert seen[-1]["customers in accounting"]["level"] == "green"
     assert "ProctrackType=proctrack/linuxproc" in seen[-1][UNCONFINED]["found"]
-    assert "refuses a customer's job" in seen[-1]["job_submit.lua"]["found"]
+    assert "rejects a customer's job" in seen[-1]["job_submit.lua"]["found"]
     assert "as its jobs have cost" in seen[-1]["wallet"]["found"]
     (endpoint,) = (
         row for name, row in seen[-1].items() if name.startswith("RPC endpoint ")

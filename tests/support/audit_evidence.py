@@ -50,7 +50,7 @@ class OnChainJob:
 
 @dataclass(frozen=True)
 class Transition:
-    """A change of a job's status, and who made it."""
+    """A change of a job's status, and the address that made it."""
 
     job_id: str
     before: str

@@ -39,8 +39,8 @@ def write(machine: dict[str, Any], figures: Sequence[Figure], *, whole: bool) ->
 
 
 def with_tables(document: str, figures: Sequence[Figure]) -> str:
-    """The document, with these figures between its two marks. Raises ValueError when it
-    has no marks.
+    """The document, with these figures between its two delimiters. Raises ValueError when
+    it has none.
     """
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)

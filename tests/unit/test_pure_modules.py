@@ -64,6 +64,13 @@ def test_pure__said_of_modules_in_a_packages_docstring__is_true() -> None:
     assert named <= listed()
 
 
+def test_jobs__each_module_of_the_package__is_named_in_its_docstring() -> None:
+    folder = REPOSITORY / "supervisor_tasks" / "jobs"
+    modules = {file.stem for file in folder.glob("*.py")} - {"__init__"}
+    docstring = ast.get_docstring(parsed(folder / "__init__.py")) or ""
+    assert set(re.findall(r"`(\w+)`", docstring)) == modules
+
+
 def test_pure_modules__their_imports_of_ours__are_pure() -> None:
     graph = grimp.build_graph("supervisor_tasks", "benchmarks", cache_dir=None)
     impure = [

@@ -1,4 +1,6 @@
-"""The commands for a cluster: which SLURM is the expected one, and who has the wallet."""
+"""The commands for a cluster: which SLURM is the expected one, and which one has the
+wallet.
+"""
 
 import re
 from collections.abc import Callable
