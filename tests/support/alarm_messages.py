@@ -51,10 +51,12 @@ def notifier(
 
 
 def kinds(server: WebhookReceiver) -> list[str]:
+    """What a webhook got: status and alarm of each message."""
     return [f"{body['status']} {body['alarm']}" for body in server.got]
 
 
 def messages(ledger: Ledger) -> list[Any]:
+    """The stored messages, with the seconds until each is due."""
     with ledger.engine.connect() as connection:
         query = "SELECT *, EXTRACT(EPOCH FROM due_at - now())::float8 AS due_in_s FROM alarm_messages ORDER BY id"
         return list(connection.execute(text(query)))
@@ -116,4 +118,5 @@ def worker(ledger: Ledger, wanted: Notifier) -> Iterator[None]:
 
 
 def in_a_while(**units: float) -> datetime:
+    """The time after so much time, in units of timedelta."""
     return datetime.now(UTC) + timedelta(**units)

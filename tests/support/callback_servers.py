@@ -79,6 +79,7 @@ class CallbackServer:
 
     @property
     def postgres(self) -> Running:
+        """The database's process."""
         return self.processes.find("postgres")
 
     @contextmanager

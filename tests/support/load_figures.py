@@ -16,6 +16,7 @@ class Figure:
 
     @property
     def kept(self) -> bool:
+        """Whether the figure keeps its bound."""
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 

@@ -41,14 +41,17 @@ Run = Callable[..., Result]
 
 
 def said(result: Result) -> Any:
+    """What a command printed as JSON."""
     return json.loads(result.stdout)
 
 
 def job_of(ledger: Ledger, number: int) -> Any:
+    """The job with that number."""
     return ledger.jobs([job_id(number)])[job_id(number)]
 
 
 def open_kinds(ledger: Ledger, number: int) -> set[str]:
+    """The kinds of a job's effects that are neither done nor parked."""
     with ledger.engine.connect() as connection:
         query = text(
             "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL AND parked_at IS NULL"
@@ -57,6 +60,7 @@ def open_kinds(ledger: Ledger, number: int) -> set[str]:
 
 
 def record_all_runs(ledger: Ledger) -> None:
+    """Record that all periodic work has just run."""
     ledger.periodic_runs.record(
         *(work.run_name for work in periodic_work(1.0, accounts=False)), CALLBACKS
     )
@@ -87,6 +91,7 @@ def give_back(ledger: Ledger, number: int) -> None:
 
 
 def target_of(environment: dict[str, str]) -> str:
+    """The cluster and the database, as a command names them."""
     return target(environment["CLUSTER_NAME"], environment["DATABASE_URL"])
 
 
@@ -120,6 +125,7 @@ def in_terminal(
 
 
 def settled(ledger: Ledger, number: int) -> None:
+    """Bring a job to its end, which the contract has, too."""
     job = bring_to_queued(ledger, number)
     outcome = Outcome(status=ChainStatus.FINISHED, elapsed_s=60)
     for event in (
@@ -138,11 +144,13 @@ class Screen:
         self.shown = ""
 
     def press(self, key: str, *expected: str) -> None:
+        """Press a key, and wait for these words."""
         self.shown = ""
         os.write(self.terminal, key.encode())
         self.wait_for(*expected)
 
     def wait_for(self, *expected: str) -> None:
+        """Wait until all these words are shown."""
         until_s = time.monotonic() + deadline(30)
         while not all(words in self.shown for words in expected):
             assert time.monotonic() < until_s, self.shown[-3000:]
@@ -151,6 +159,7 @@ class Screen:
 
 
 def left_by_a_fleet(ledger: Ledger, seconds_ago: int) -> None:
+    """Leave what a fleet leaves that ended so long ago: its wallet and its runs."""
     ledger.wallets.hold(1, WALLET, shared=False)
     with ledger.engine.begin() as connection:
         aged = "UPDATE periodic_runs SET succeeded_at = now() - :seconds * interval '1 second'"

@@ -38,6 +38,7 @@ class RecordedClient(RestClient):
         self.asked = list[str]()
 
     def request(self, method: str, path: str, *_: object, **__: object) -> RestAnswer:
+        """The recorded answer."""
         request = f"{method} {path}"
         self.asked.append(request)
         if request in self.in_turn:

@@ -216,3 +216,38 @@ def module_of(file: Path) -> str:
 
 def says_that_it_is_pure(file: Path) -> bool:
     return SAYS_SO.search(ast.get_docstring(parsed(file)) or "") is not None
+
+
+def test_pure_modules__with_a_function__have_a_test_file_of_their_name() -> None:
+    """Where a rule is tested is found by its module's name."""
+    without = [
+        module
+        for module in sorted(listed())
+        if not list(
+            (REPOSITORY / "tests").glob(
+                f"*/{_folder_of(module)}/test_{_stem_of(module)}*.py"
+            )
+        )
+        and _has_a_rule(module)
+    ]
+    assert without == []
+
+
+def _folder_of(module: str) -> str:
+    """The folder of a module's tests, in unit/ or integration/."""
+    return "/".join(module.split(".")[1:-1])
+
+
+def _stem_of(module: str) -> str:
+    return module.rpartition(".")[2]
+
+
+def _has_a_rule(module: str) -> bool:
+    """Whether a module has a function of its own that is not private."""
+    file = REPOSITORY / f"{module.replace('.', '/')}.py"
+    if not file.exists():
+        return False
+    return any(
+        isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        for node in ast.parse(file.read_text()).body
+    )

@@ -36,7 +36,6 @@ from supervisor_tasks.reconciliation.doubts import doubts, needs_operator
 from supervisor_tasks.reconciliation.models import (
     JobSummary,
     OnChainJob,
-    earlier_limits,
 )
 from supervisor_tasks.reconciliation.rules import (
     Discrepancy,
@@ -197,14 +196,6 @@ def test_find_discrepancies__limit_from_before_a_top_up__restores_the_last_limit
             DiscrepancyKind.LIMIT_LOST,
             (EffectMissing(EffectKind.TOP_UP),),
         )
-
-
-def test_earlier_limits__after_top_ups__are_those_below_the_one_slurm_was_given() -> (
-    None
-):
-    assert earlier_limits(60, [30, 15], 105) == {60, 90}
-    assert earlier_limits(60, [30, 15], 90) == {60}
-    assert earlier_limits(60, [], 60) == earlier_limits(60, [30], None) == frozenset()
 
 
 def test_find_discrepancies__ended_in_a_block_not_read_yet__waits_for_the_scan() -> (
