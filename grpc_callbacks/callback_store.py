@@ -45,10 +45,11 @@ TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
 #
 # A plan is made once for each statement. Postgres would make it for each batch, as it
 # expects more rows of an array that it does not know yet, and that took more time than
-# the statement. Such a plan must not read all jobs of a cluster, as joins other than
-# nested loops do.
+# the statement. Such a plan must not read all jobs of a cluster: only a nested loop
+# finds each job by its id, and only if it keeps nothing of the jobs it has read.
 PLANNER = (
-    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_material=off"
+    " -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
     " -c plan_cache_mode=force_generic_plan"
 )
 

@@ -165,7 +165,7 @@ def start_login_side(
         threads_per_core=options.threads_per_core,
         also=(*(() if jwt_key is None else jwt_conf(jwt_key)), *options.slurm_conf),
     )
-    if options.ssh_certificates:
+    if options.ssh_certificates and options.transport == "ssh":
         access = _start_sshd_with_certificates(processes, slurm)
     elif jwt_key is None:
         access = _start_sshd(

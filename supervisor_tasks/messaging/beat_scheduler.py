@@ -26,12 +26,12 @@ from supervisor_tasks.messaging.queues import TASKS
 log = structlog.get_logger()
 
 Waiting = Callable[[], Mapping[str, int]]  # how many messages wait in each queue
-# Returns the tasks that are due, each with the least number of seconds between two
+# Returns the tasks that are due, each with about the number of seconds between two
 # messages.
 Question = Callable[[Waiting], Mapping[str, float]]
 
-# What an operator decides is done within a second: the rest of it is for the message and
-# the work.
+# A worker must act within a second of an operator's decision: 0.2 s are left for the
+# messages and the work.
 ASKED_EVERY_S = 0.8
 # messages in a queue; a run that finds nothing costs a worker milliseconds
 MAX_WAITING_BEAT_MESSAGES = 500

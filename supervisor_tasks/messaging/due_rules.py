@@ -88,7 +88,8 @@ class RuleSettings:
 class Rule:
     """When a task is due.
 
-    While it is wanted, at least `every_s` lie between two messages. While it is not, it
+    While it is wanted, about `every_s` lie between two messages: beat asks every 0.8 s.
+    While it is not, it
     must end once in `idle_s`. `idle_s` is None if the task's end proves nothing.
     """
 
@@ -211,7 +212,7 @@ EXCLUSIVE_TASKS = (
 
 
 def due(state: LedgerState, settings: RuleSettings) -> dict[str, float]:
-    """Return the tasks that are due, each with the least number of seconds between two
+    """Return the tasks that are due, each with about the number of seconds between two
     messages.
 
     A task that a worker is running now is not due: the run takes all the work, or the

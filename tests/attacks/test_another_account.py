@@ -151,7 +151,7 @@ def test_changed_job__begun_before_the_first_look__is_cancelled(
 
 
 @pytest.mark.parametrize("change", OTHERS, ids=str)
-def test_changed_job__while_it_runs__slurm_refuses(
+def test_changed_job__while_it_runs__slurm_rejects_it(
     submission_env: SubmissionEnv, site: WorkerContext, change: dict[str, str]
 ) -> None:
     _, slurm_id = submitted(submission_env, site)

@@ -352,8 +352,11 @@ def test_authorized_keys__19_of_20_calls__take_150_ms_at_most(
     took_s, bare_s = list[float](), list[float]()
     for _ in range(20):
         done = run(*words, "--key", key_file, CUSTOMER)
-        assert done.stdout.startswith("restrict ssh-ed25519 "), done.stderr
-        took_s.append(done.took_s)
+        if re.search("in time|timed out", done.stderr):
+            took_s.append(float("inf"))
+        else:
+            assert done.stdout.startswith("restrict ssh-ed25519 "), done.stderr
+            took_s.append(done.took_s)
         bare_s.append(run(program=BARE).took_s)
     print(f"p95 {1000 * sorted(took_s)[18]:.0f} ms")
     assert sorted(took_s)[18] < 0.15 * max(sorted(bare_s)[18] / BARE_TAKES_S, 1.0)

@@ -371,7 +371,7 @@ def test_changed__its_looks_are_parked__is_found_by_the_sweep_and_cancelled(
 def test_changed_while_it_waits__its_looks_are_parked__the_sweep_has_it_put_back(
     grid: Grid, customer: Account
 ) -> None:
-    """No look sees the change: the sweep itself compares the size with what was paid."""
+    """No look is due: the sweep finds the change, and asks for a look."""
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
     wait_until(

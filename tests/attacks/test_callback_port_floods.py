@@ -227,26 +227,30 @@ def tls_port(site: CallbackSite) -> Port:
 def test_connections__of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
     request: pytest.FixtureRequest, site: CallbackSite, connections: int, tls: bool
 ) -> None:
-    """The good caller calls while they come, and when they are there."""
+    """The good caller calls while they come, and when they are there. While they come,
+    the attacker's program takes a core: of the few calls the median counts.
+    """
     port: Port = request.getfixturevalue("tls_port" if tls else "port")
-    job_id = random_job_id()
-    site.insert_job(job_id, slurm_id=7)
+    job_ids = [random_job_id() for _ in range(3)]
+    for job_id in job_ids:
+        site.insert_job(job_id, slurm_id=7)
     ca = site.certificates.ca if tls else None
     crowd = Crowd(port)
     # measured before the flood, which must not make its own bound longer
     most_s = deadline(MAX_DELAY_S)
     try:
-        with HonestCaller(port.address, job_id, ca) as alone:
+        with HonestCaller(port.address, job_ids[0], ca) as alone:
             time.sleep(MEASURED_S)
-        with HonestCaller(port.address, job_id, ca) as beside:
+        with HonestCaller(port.address, job_ids[1], ca) as beside:
             flood(port, crowd, connections)
-        with HonestCaller(port.address, job_id, ca) as afterwards:
+        with HonestCaller(port.address, job_ids[2], ca) as afterwards:
             time.sleep(MEASURED_S)
     finally:
         crowd.leave()
-    waits_s = [caller.p95_s() for caller in (alone, beside, afterwards)]
-    print("alone, while they come, when they are there:", waits_s)
-    assert max(waits_s) - waits_s[0] < most_s
+    come_s = beside.median_s() - alone.median_s()
+    are_there_s = afterwards.p95_s() - alone.p95_s()
+    print(f"later by {come_s:.3f} s while they come, by {are_there_s:.3f} s afterwards")
+    assert max(come_s, are_there_s) < most_s
 
 
 def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(

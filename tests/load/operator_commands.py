@@ -47,7 +47,8 @@ def _waited_s(grid: Grid, words: tuple[str, ...], query: str, number: int) -> fl
     job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\nsleep 600\n")
     schedule(grid, job_id)
     wait_for(grid, job_id, {ChainStatus.RUNNING})
-    # blocks come each second: without this, all commands would come at one phase of it
+    # blocks come each second: without this, all commands would come at similar times
+    # between two questions of beat
     time.sleep(number / JOBS)
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "job", words[0], job_id]
     subprocess.run(

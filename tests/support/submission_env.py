@@ -416,7 +416,7 @@ class SubmissionEnv:
     def try_to_set(
         self, slurm_id: int, **fields: str
     ) -> subprocess.CompletedProcess[str]:
-        """As `set`; SLURM may refuse it."""
+        """As `set`; SLURM may reject it."""
         uid = self.slurm.users.add(CUSTOMER)
         words = [f"{name}={value}" for name, value in fields.items()]
         return subprocess.run(

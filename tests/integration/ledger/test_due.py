@@ -84,7 +84,9 @@ def test_ask__alarm_of_another_release__is_shown_by_its_name(
 def test_ask__effect_of_another_release__is_not_due_here(
     engine: Engine, ledger: Ledger
 ) -> None:
-    """Otherwise beat sends a message for it each second, and no worker takes it."""
+    """Otherwise beat sends a message for it with each question, and no worker takes
+    it.
+    """
     ledger.record(JobChange(JOB, claim(1)))
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET notified_at = NULL"))
