@@ -407,7 +407,8 @@ def test_slurmrestd__how_many_long_tests_it_names__are_marked() -> None:
     [
         ("docs/architecture.md", 7),
         ("docs/where.md", 40),
-        ("docs/where-chain-and-fleet.md", 40),
+        ("docs/where-chain.md", 20),
+        ("docs/where-fleet.md", 40),
         ("docs/how-to/change.md", 10),
     ],
 )
