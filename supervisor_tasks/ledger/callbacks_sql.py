@@ -31,7 +31,8 @@ INSERT = f"""{_INSERT}
 # About a job that is over, callbacks without a proof have less room. Job ids are on
 # chain and SLURM ids are consecutive, so a stranger can name both, and the rows are
 # kept for as long as the job's. `+ 0` keeps the planner from the index of SLURM ids,
-# where it would read all jobs that ever had that id.
+# where it would read all jobs that ever had that id. LATERAL with a LIMIT: each job is
+# looked up by its id, and no plan reads all jobs to join them.
 INSERT_OURS = f"""
     WITH said AS (
         SELECT *, row_number() OVER (PARTITION BY job_id, slurm_id, proof = 'proven' ORDER BY place) AS number
@@ -40,14 +41,16 @@ INSERT_OURS = f"""
             CAST(%(proofs)s AS text[]))
             WITH ORDINALITY AS given(job_id, slurm_id, status, duration_s, exit_code, peer, proof, place)
     ), ours AS MATERIALIZED (
-        SELECT said.* FROM said
-        JOIN jobs ON jobs.cluster = %(cluster)s AND jobs.job_id = said.job_id AND jobs.slurm_id + 0 = said.slurm_id
+        SELECT said.* FROM said CROSS JOIN LATERAL (
+            SELECT state FROM jobs
+            WHERE jobs.cluster = %(cluster)s AND jobs.job_id = said.job_id AND jobs.slurm_id + 0 = said.slurm_id LIMIT 1
+        ) AS job
         WHERE number + (
             SELECT count(*) FROM (
                 SELECT FROM callbacks AS kept WHERE kept.cluster = %(cluster)s AND kept.job_id = said.job_id
                     AND kept.slurm_id = said.slurm_id AND (kept.proof = 'proven') = (said.proof = 'proven') LIMIT %(most)s
             ) AS found
-        ) <= CASE WHEN said.proof <> 'proven' AND jobs.state IN ('SETTLED', 'REFUSED') THEN %(most_over)s ELSE %(most)s END
+        ) <= CASE WHEN said.proof <> 'proven' AND job.state IN ('SETTLED', 'REFUSED') THEN %(most_over)s ELSE %(most)s END
     ), stored AS (
         {_INSERT}
         SELECT %(cluster)s, job_id, slurm_id, status, duration_s, exit_code, peer, proof, false FROM ours ORDER BY place
@@ -60,7 +63,7 @@ INSERT_OURS = f"""
 # about each job under that SLURM id, proven and others counted apart.
 KNOWN = """
     SELECT wanted.job_id, wanted.slurm_id, wanted.proven,
-        jobs.job_id IS NOT NULL AS known, jobs.slurm_id AS given_id, jobs.state, (
+        job.job_id IS NOT NULL AS known, job.slurm_id AS given_id, job.state, (
             SELECT count(*) FROM (
                 SELECT FROM callbacks AS kept WHERE kept.cluster = %(cluster)s AND kept.job_id = wanted.job_id
                     AND kept.slurm_id = wanted.slurm_id AND (kept.proof = 'proven') = wanted.proven LIMIT %(most)s
@@ -68,7 +71,9 @@ KNOWN = """
         ) AS kept
     FROM unnest(CAST(%(job_ids)s AS text[]), CAST(%(slurm_ids)s AS bigint[]), CAST(%(proven)s AS boolean[]))
         AS wanted(job_id, slurm_id, proven)
-    LEFT JOIN jobs ON jobs.cluster = %(cluster)s AND jobs.job_id = wanted.job_id
+    LEFT JOIN LATERAL (
+        SELECT job_id, slurm_id, state FROM jobs WHERE jobs.cluster = %(cluster)s AND jobs.job_id = wanted.job_id LIMIT 1
+    ) AS job ON true
     """
 
 # How many callbacks the ledger keeps about a job that has no SLURM id yet, under all

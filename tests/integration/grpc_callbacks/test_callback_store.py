@@ -10,7 +10,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from grpc_callbacks.callback_store import CONNECT
+from devgrid.processes import wait_until
+from grpc_callbacks import callback_store
+from grpc_callbacks.callback_limits import MAX_CALLBACKS
+from grpc_callbacks.callback_store import CONNECT, CallbackStore
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.connections.postgres_url import for_libpq
@@ -102,6 +105,45 @@ def test_statement__given_several_times__has_one_plan_that_reads_few_rows(
     assert not re.search("Seq Scan on (jobs|callbacks)|Hash Join|Merge", plan), plan
     read = [int(rows) for rows in re.findall(r"Scan.*?actual rows=(\d+)", plan)]
     assert max(read, default=0) < JOBS / 10, plan
+
+
+def test_store__first_callback_came_into_an_empty_ledger__jobs_are_found_by_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For an empty table the planner takes one index for as good as another."""
+    monkeypatch.setattr(callback_store, "PLAN_FOR_S", 0.0)
+    with migrated() as (_, environment):
+        url = database_url(load(environment=environment))
+        store = CallbackStore(url, CLUSTER, MAX_CALLBACKS)
+        numbers = iter(range(JOBS // 2, JOBS))
+
+        def store_one() -> None:
+            number = next(numbers)
+            of_job = {"job_id": f"0x{number:064x}", "slurm_id": number}
+            store.store([ONE | of_job])
+
+        for _ in range(3):
+            store_one()
+        with psycopg.connect(for_libpq(url), autocommit=True) as other:
+            about = {"cluster": CLUSTER, "jobs": JOBS, "definition": Jsonb({})}
+            other.execute(INSERT_JOBS, about)
+
+            def looked_up_and_read() -> tuple[int, int]:
+                """How often an index of jobs was searched, and the rows it gave."""
+                return other.execute(
+                    "SELECT sum(idx_scan), sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'jobs'"
+                ).fetchone() or (0, 0)
+
+            scans, rows = looked_up_and_read()
+
+            def is_counted() -> bool:
+                store_one()
+                return looked_up_and_read()[0] > scans
+
+            wait_until(is_counted, "Postgres to count what it read", 60.0, 0.1)
+            scans_now, rows_now = looked_up_and_read()
+            assert rows_now - rows <= 2 * (scans_now - scans)
+        store.close()
 
 
 def _words(statement: str) -> list[str]:
