@@ -168,7 +168,7 @@ EVENT_TEXTS: dict[str, EventText] = {
             f"could not start {details.get('slurm_id')} on {details.get('node')}"
         ),
     ),
-    "SubmissionDenied": ("slurm", _because("never had it")),
+    "FalseSlurmId": ("slurm", _because("never had it")),
     "Reorganised": (
         "chain",
         lambda details: (
@@ -181,7 +181,7 @@ EVENT_TEXTS: dict[str, EventText] = {
         _because("says that SLURM does not have it"),
     ),
     "OperatorCancelled": ("operator", _because("cancels the job")),
-    "OperatorClosedJob": (
+    "OperatorSettledJob": (
         "operator",
         lambda details: f"settles it: {outcome_text(details.get('outcome') or {})}",
     ),

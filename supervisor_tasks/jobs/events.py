@@ -427,11 +427,11 @@ STORED_NAMES: Mapping[type[Event], str] = {
     SlurmJobMissing: "SlurmJobMissing",
     SubmissionLostBySlurm: "SubmissionLostBySlurm",
     LaunchFailed: "LaunchFailed",
-    FalseSlurmId: "SubmissionDenied",
+    FalseSlurmId: "FalseSlurmId",
     Reorganised: "Reorganised",
     EffectCompleted: "EffectCompleted",
     OperatorConfirmedNotSubmitted: "OperatorConfirmedNotSubmitted",
-    OperatorSettledJob: "OperatorClosedJob",
+    OperatorSettledJob: "OperatorSettledJob",
     OperatorCancelled: "OperatorCancelled",
     OperatorAbandonedEffect: "OperatorAbandonedEffect",
 }

@@ -15,9 +15,9 @@ class Purpose(StrEnum):
     CLAIM = "claim"
     CLAIM_CANCELLING = "claim-cancelling"
     CLAIM_TOP_UP = "claim-top-up"
-    RETURN_JOB = "refuse"
+    RETURN_JOB = "return-job"
     REGISTER = "register"
-    FILL_NONCE = "fill"  # it only uses up a nonce
+    FILL_NONCE = "fill-nonce"  # it only uses up a nonce
 
 
 def report_purpose(status: ChainStatus) -> str:

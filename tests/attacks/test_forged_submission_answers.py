@@ -266,7 +266,7 @@ def test_submission__answered_with_a_wrong_id__is_denied_and_other_jobs_left_alo
     site.ledger.record(JobChange(attackers_job, ToppedUp("another", 1, (1, 2))))
     look_once(submission_env, site)
     assert job_of(site, attackers_job).slurm_id is None
-    assert "SubmissionDenied" in submission_env.journal(attackers_job)
+    assert "FalseSlurmId" in submission_env.journal(attackers_job)
     gate.touch()
     ended = until(submission_env, site, victim, State.ENDED)
     assert ended.outcome is not None
@@ -283,7 +283,7 @@ def test_submission__always_answered_with_anothers_id__is_given_back_with_the_re
     given_back = what_becomes_of(submission_env, site, attackers_job)
     assert given_back.state is State.REFUSED
     assert f"SLURM id {number}" in given_back.status_message
-    assert submission_env.journal(attackers_job).count("SubmissionDenied") == 3
+    assert submission_env.journal(attackers_job).count("FalseSlurmId") == 3
     assert submission_env.field(number, "State") in LIVE
 
 

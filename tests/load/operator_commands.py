@@ -21,7 +21,7 @@ CANCEL = ("cancel",)
 _REPORTED = """
     SELECT EXTRACT(EPOCH FROM min(sent_at) - max(at))::float8 AS waited_s
     FROM transactions JOIN events USING (cluster, job_id)
-    WHERE job_id = :job_id AND name = 'OperatorClosedJob' AND purpose = 'report FINISHED'"""
+    WHERE job_id = :job_id AND name = 'OperatorSettledJob' AND purpose = 'report FINISHED'"""
 _CANCELLED = """
     SELECT EXTRACT(EPOCH FROM min(done_at) - max(at))::float8 AS waited_s
     FROM effects JOIN events USING (cluster, job_id)

@@ -169,7 +169,7 @@ def test_settle__parked_job__is_reported_and_cancelled_as_the_operator_says(
     )
     assert open_kinds(ledger, 1) == {"report", "cancel", "notify_customer"}
     story = said(run("job", "show", job_id(1), "-o", "json"))["timeline"]
-    (word,) = [entry for entry in story if entry["what"] == "OperatorClosedJob"]
+    (word,) = [entry for entry in story if entry["what"] == "OperatorSettledJob"]
     assert word["details"]["outcome"]["reason"] == "node burnt down"
     ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.FAILED, (9, 0))))
     assert open_kinds(ledger, 1) == {"cancel", "notify_customer"}

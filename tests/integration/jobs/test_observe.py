@@ -210,10 +210,10 @@ def test_poll_jobs__slurm_must_know_the_id_and_does_not__submission_is_denied(
         JobChange(job, SubmitStarted(10)), JobChange(job, Submitted(UNKNOWN_ID))
     )
     assert submission_env.look(site, job).slurm_id is None
-    assert "SubmissionDenied" in submission_env.journal(job)
+    assert "FalseSlurmId" in submission_env.journal(job)
     # slurmctld forgets ended jobs after five minutes
     assert submission_env.look(site, older).slurm_id == UNKNOWN_ID
-    assert "SubmissionDenied" not in submission_env.journal(older)
+    assert "FalseSlurmId" not in submission_env.journal(older)
 
 
 # --- whose id a callback can name -----------------------------------------------------

@@ -23,6 +23,8 @@ from supervisor_tasks.jobs.events import (
     Claimed,
     EarlierRunsReported,
     ExistingSlurmJobAdopted,
+    FalseSlurmId,
+    OperatorSettledJob,
     SubmitOutcomeUnknown,
     SubmitStarted,
     stored_name,
@@ -42,6 +44,7 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION_RECORD,
 )
 from supervisor_tasks.ledger.switch_names import Switch
+from supervisor_tasks.ledger.transaction_names import Purpose
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.provider.registration_rules import RegistrationRecord
 from tests.support.ledger import claim, emptied, job_id
@@ -599,6 +602,53 @@ def test_benchmark_state__row_of_the_version_before__has_the_new_name_and_back(
     assert tables.rows("SELECT state FROM benchmark_results") == [("MEASURED",)]
     tables.downgrade("0034")
     assert tables.rows("SELECT stage FROM benchmark_results") == [("MEASURED",)]
+
+
+def test_events_and_purposes__rows_of_the_version_before__have_new_names_and_back(
+    tables: Tables,
+) -> None:
+    tables.downgrade("0036")
+    for name in ("OperatorClosedJob", "SubmissionDenied", stored_name(Claimed)):
+        tables.insert(
+            "events",
+            cluster="here",
+            job_id=JOB,
+            name=name,
+            details={},
+            state="RUNNING",
+        )
+    for nonce, purpose in enumerate(("refuse", "claim", "fill")):
+        tables.insert(
+            "transactions",
+            cluster="here",
+            purpose=purpose,
+            nonce=nonce,
+            idempotency_key=f"{purpose}:1",
+            chain_id=1,
+            address="0x1",
+            gas=1,
+            max_fee_wei=1,
+            priority_fee_wei=1,
+            raw=b"",
+            hash=f"0x{nonce}",
+            state="MINED",
+        )
+    purposes = "SELECT purpose FROM transactions ORDER BY id"
+    before = [tables.rows(statement) for statement in (EVENTS, purposes)]
+    tables.upgrade("0037")
+    settled, denied = stored_name(OperatorSettledJob), stored_name(FalseSlurmId)
+    assert tables.rows(EVENTS) == [
+        (settled, {}),
+        (denied, {}),
+        (stored_name(Claimed), {}),
+    ]
+    assert tables.rows(purposes) == [
+        (Purpose.RETURN_JOB,),
+        (Purpose.CLAIM,),
+        (Purpose.FILL_NONCE,),
+    ]
+    tables.downgrade("0036")
+    assert [tables.rows(statement) for statement in (EVENTS, purposes)] == before
 
 
 # An autovacuum begins within a second, and needs as long for a page as for a thousand

@@ -556,7 +556,7 @@ def test_unknown_transaction__its_block_is_lost__the_nonce_is_filled(
     wait_until(lambda: not harness.follow(), "the nonce to be filled", 60.0, 0.2)
     assert [purpose for (purpose,) in harness.rows("purpose")] == [
         "claim",
-        "fill",
+        "fill-nonce",
         "report",
     ]
     assert harness.states() == ["MINED"] * 3
@@ -612,7 +612,7 @@ def test_nonce__without_a_signed_transaction__is_filled(
     _claimed_behind_a_gap(chain, provider, harness, 2)
     wait_until(lambda: not harness.follow(), "the gap to be filled", 60.0, 0.2)
     purposes = [purpose for (purpose,) in harness.rows("purpose")]
-    assert purposes == ["fill", "fill", "claim"]
+    assert purposes == ["fill-nonce", "fill-nonce", "claim"]
     assert harness.states() == ["MINED"] * 3
 
 

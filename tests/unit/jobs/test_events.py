@@ -42,11 +42,11 @@ STORED = {
     events.SlurmJobMissing: "SlurmJobMissing",
     events.SubmissionLostBySlurm: "SubmissionLostBySlurm",
     events.LaunchFailed: "LaunchFailed",
-    events.FalseSlurmId: "SubmissionDenied",
+    events.FalseSlurmId: "FalseSlurmId",
     events.Reorganised: "Reorganised",
     events.EffectCompleted: "EffectCompleted",
     events.OperatorConfirmedNotSubmitted: "OperatorConfirmedNotSubmitted",
-    events.OperatorSettledJob: "OperatorClosedJob",
+    events.OperatorSettledJob: "OperatorSettledJob",
     events.OperatorCancelled: "OperatorCancelled",
     events.OperatorAbandonedEffect: "OperatorAbandonedEffect",
 }
