@@ -46,7 +46,7 @@ class Section:
 
     def require_usable(self, program: str) -> None:
         """Raise UnreadableOutputError, with the program's name, if the section did not
-        end well.
+        end well; a retry does not help.
         """
         if self.why_unusable:
             raise UnreadableOutputError(f"{program}: {self.why_unusable}")

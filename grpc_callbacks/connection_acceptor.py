@@ -163,7 +163,7 @@ class ConnectionAcceptor:
 
 def listening_sockets(address: str) -> list[socket.socket]:
     """Open sockets that listen at host:port; without a host, at all addresses of the
-    machine. Raises OSError.
+    machine. Raises OSError; a retry helps once no other process has the port.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")

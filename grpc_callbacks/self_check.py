@@ -127,7 +127,7 @@ class OwnPort:
 
     def ask(self) -> None:
         """Ask both questions. Raises OSError or RpcError when one has no answer within
-        TRY_S.
+        TRY_S; the next try may have one.
         """
         with socket.create_connection(self._where, TRY_S) as connection:
             host, port = connection.getsockname()[:2]

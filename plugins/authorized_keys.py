@@ -219,7 +219,9 @@ def keys_in(message: bytes) -> str:
 
 
 def fetch(options: argparse.Namespace, deadline_s: float) -> str:
-    """Ask the supervisor for the keys. Raises CallError, OSError or ValueError."""
+    """Ask the supervisor for the keys. Raises CallError, OSError or ValueError; a retry
+    may help.
+    """
     host, _, port = str(options.supervisor).rpartition(":")
     metadata = _proof(options.key)
     with socket.create_connection(

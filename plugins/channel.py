@@ -82,7 +82,7 @@ def open_channel(supervisor: SupervisorTarget) -> grpc.Channel:
     """Open a channel to the supervisor.
 
     Raises PlainTextError, proof.KeyFileError, or OSError when the authorities' file is
-    unreadable.
+    unreadable; a retry does not help.
     """
     if supervisor.authority is None:
         channel = _plain(supervisor)

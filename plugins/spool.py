@@ -122,8 +122,8 @@ OutcomeOf = Callable[[str, int], tuple[int, int]]
 
 
 def read(file: Path, outcome_of: OutcomeOf = reported_outcome) -> SpooledEvent:
-    """Read an event. Raises MalformedEventError, and OSError when the file is
-    unreadable.
+    """Read an event. Raises MalformedEventError, for which no retry helps, and OSError
+    when the file is unreadable.
     """
     text = _read_regular(file)
     try:

@@ -92,7 +92,7 @@ class Message:
 
 def read(frame: str | bytes) -> Message | None:
     """A frame's message; None when it is neither an answer nor an announcement. Raises
-    SubscriptionError when the frame does not hold JSON.
+    SubscriptionError when the frame does not hold JSON; a retry does not help.
     """
     try:
         content = json.loads(frame)

@@ -105,7 +105,7 @@ def running_database_url(settings: Settings) -> str:
     """Return the ledger's URL for a command: as configured, or of an embedded Postgres
     that runs. It starts none.
 
-    Raises NoDatabaseError.
+    Raises NoDatabaseError; a retry helps once a fleet has started its Postgres.
     """
     if settings.database_url is not None:
         return settings.database_url.get_secret_value()
@@ -153,7 +153,7 @@ def postgres(folder: Path) -> EmbeddedServer:
 
     If this process is root, Postgres runs as its own system user and from a copy of its
     binaries. The virtual environment can be in a folder that only root can enter.
-    Raises StateFolderError and EmbeddedServerError.
+    Raises StateFolderError and EmbeddedServerError; a retry does not help.
     """
     name = _own_name()
     user, mode = None, 0o700

@@ -43,7 +43,7 @@ def private_folder(folder: Path) -> None:
 def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
     """Open a file of this user, or make it; returns a descriptor.
 
-    Raises OSError for a link and for a file of another user.
+    Raises OSError for a link and for a file of another user; a retry does not help.
     """
     descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     status = os.fstat(descriptor)

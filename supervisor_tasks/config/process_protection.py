@@ -18,7 +18,7 @@ def protect_memory(process: str, *needs: Need) -> None:
     `process` is its name (cli/run_command.py). It deletes what it does not use. Core
     files are off for its children too. Other processes of the same user can then read
     neither its memory nor /proc/PID/environ, which still shows the environment of the
-    start; root can. Raises OSError.
+    start; root can. Raises OSError; a retry does not help.
     """
     hide_secrets(process, *needs)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -38,7 +38,7 @@ class ServerProcess:
         return self.program[:COMM_CHARACTERS]
 
     def record_pid(self, pid: int) -> None:
-        """Record that this process is the server. Raises OSError."""
+        """Record that this process is the server. Raises OSError; a retry does not help."""
         write_private(self.record, f"{pid} {_start(pid)}")
 
     def runs(self) -> bool:

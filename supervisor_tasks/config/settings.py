@@ -742,7 +742,7 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
     """Read the settings of a process with these needs.
 
     Raises SettingsError, which names every variable that is missing or malformed, and
-    contains no secret.
+    contains no secret; a retry does not help.
     """
     if environment is None:
         environment = {**_hidden, **os.environ}

@@ -83,7 +83,7 @@ class LedgerReader:
     @cached_property
     def engine(self) -> Engine:
         """The database. Raises NoDatabaseError when none is configured and none of a
-        fleet's own runs.
+        fleet's own runs; a retry helps once one runs.
         """
         url = running_database_url(self.settings)
         return open_engine(url, connections=MAX_CONNECTIONS, options=READ_ONLY)
@@ -92,7 +92,7 @@ class LedgerReader:
         """The jobs that the question names; without one, all that are neither settled
         nor given back, and those that were last.
 
-        Raises QuestionError, or QueryRejectedError.
+        Raises QuestionError, or QueryRejectedError; a retry helps with neither.
         """
         with _rejections():
             return self._jobs(question)
@@ -109,7 +109,9 @@ class LedgerReader:
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
     def timeline(self, cluster: str, job_id: str) -> JobTimeline:
-        """What is known of a job. Raises UnknownJobError, or QueryRejectedError."""
+        """What is known of a job. Raises UnknownJobError, or QueryRejectedError; a retry
+        helps with neither.
+        """
         with _rejections():
             return self._timeline(cluster, job_id)
 

@@ -59,7 +59,7 @@ class ProbeContext:
 
     @cached_property
     def url(self) -> LazyResource[str]:
-        """The ledger's URL. Raises NoDatabaseError."""
+        """The ledger's URL. Raises NoDatabaseError; a retry does not help."""
         return self._once("the database", lambda: running_database_url(self.settings))
 
     @cached_property

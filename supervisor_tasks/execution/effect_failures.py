@@ -4,6 +4,7 @@ and alarms are raised.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import structlog
 
@@ -11,7 +12,7 @@ from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.execution.backoff import retry_delay_s
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.ledger.outbox import PARKED_AFTER, OpenEffect
+from supervisor_tasks.ledger.outbox import PARKED_AFTER, Failure, OpenEffect
 from supervisor_tasks.slurm.homes import UNSAFE
 
 log = structlog.get_logger()
@@ -85,17 +86,31 @@ def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> Non
     news of the job came in meanwhile, the effect is tried once more instead. Raises
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
-    parked = ledger.effects.park(effect, reason, {"reason": reason, **seen})
-    about = effect.named | {
-        "kind": effect.kind,
-        "attempts": effect.attempts,
-        "reason": reason,
-    }
-    if not parked:
-        log.warning("effect_retried_after_new_event", **about)
+    park_all(ledger, [Failure(effect, reason, seen)])
+
+
+def park_all(ledger: Ledger, failures: Sequence[Failure]) -> None:
+    """Park several effects, as `park` does one, in one transaction."""
+    if not failures:
         return
-    log.error("effect_parked", **about)
-    update_effect_alarms(ledger)
+    parked = ledger.effects.park(
+        [
+            replace(failure, evidence={"reason": failure.reason, **failure.evidence})
+            for failure in failures
+        ]
+    )
+    for failure in failures:
+        about = failure.effect.named | {
+            "kind": failure.effect.kind,
+            "attempts": failure.effect.attempts,
+            "reason": failure.reason,
+        }
+        if failure.effect.id in parked:
+            log.error("effect_parked", **about)
+        else:
+            log.warning("effect_retried_after_new_event", **about)
+    if parked:
+        update_effect_alarms(ledger)
 
 
 def update_effect_alarms(ledger: Ledger) -> None:

@@ -15,8 +15,8 @@ from supervisor_tasks.jobs.submit import submit
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import OpenEffect
 
-# submissions of one customer in one command: they share the time in which sbatch may
-# begin
+# submissions of one customer in one command, or in two if SLURM may have some of the jobs:
+# those of a command share the time in which sbatch may begin
 GROUP_JOBS = 20
 
 # leases the due effects of so many groups at most

@@ -8,7 +8,7 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.backoff import retry_delay_s
-from supervisor_tasks.execution.effect_failures import given_back_on_failure, park
+from supervisor_tasks.execution.effect_failures import given_back_on_failure, park_all
 from supervisor_tasks.execution.exclusive_run import side_by_side
 from supervisor_tasks.jobs.callback_fallback import ConflictingOutcomes
 from supervisor_tasks.jobs.callback_hints import read_callbacks
@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.observe import Observed, observe
 from supervisor_tasks.jobs.size_check import oversized, raise_more_than_paid_alarm
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.ledger.outbox import Failure, OpenEffect
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 
@@ -94,6 +94,7 @@ def _conclusions(
     effect is parked. If SLURM's answer about a job is not clear, this records nothing.
     """
     changes = list[JobChange]()
+    failures = list[Failure]()
     not_submitted: dict[JobId, Event] = {**observed.false_ids, **observed.failed}
     for effect in effects:
         job = observed.jobs[effect.job_id]
@@ -105,17 +106,19 @@ def _conclusions(
             changes.append(JobChange(job.job_id, event, done=effect))
             continue
         changes += observed.runs[job.job_id]
-        evidence = {"state": job.state, "slurm_id": job.slurm_id}
+        evidence: dict[str, object] = {"state": job.state, "slurm_id": job.slurm_id}
         reported = observed.reported.get(job.job_id)
         if job.job_id in observed.stalled:
             reason = observed.stalled[job.job_id]
-            seen = str(match.record)
-            park(context.ledger, effect, reason, **evidence, slurm_says=seen)
+            seen = evidence | {"slurm_says": str(match.record)}
+            failures.append(Failure(effect, reason, seen))
         elif isinstance(reported, ConflictingOutcomes):
-            park(context.ledger, effect, reported.why, **evidence, ends=str(reported))
+            seen = evidence | {"ends": str(reported)}
+            failures.append(Failure(effect, reported.why, seen))
         else:
             event = _event_of(match.record, reported, observed.now_s)
             changes.append(JobChange(job.job_id, event, done=effect))
+    park_all(context.ledger, failures)
     return changes
 
 

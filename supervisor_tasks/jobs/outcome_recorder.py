@@ -24,7 +24,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.ledger.outbox import LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.outbox import Failure, LeaseLostError, OpenEffect
 from supervisor_tasks.slurm.guarded_command import GuardNotBegunError
 from supervisor_tasks.slurm.ssh import LoginBackedOffError
 
@@ -185,14 +185,14 @@ class OutcomeRecorder:
                 log.warning("effects_postponed", attempts=attempts, **fields)
                 ledger.effects.postpone(effects, retry_delay_s(attempts), str(error))
             case PermanentError():
-                for effect in effects:
-                    effect_failures.park(
-                        ledger,
-                        effect,
-                        str(error),
-                        error=type(error).__name__,
-                        **self._evidence(effect),
-                    )
+                name = {"error": type(error).__name__}
+                effect_failures.park_all(
+                    ledger,
+                    [
+                        Failure(effect, str(error), name | self._evidence(effect))
+                        for effect in effects
+                    ],
+                )
             case _:
                 log.error("effects_failed_unexpectedly", exc_info=error, **fields)
                 # of use only for an effect that was taken alone

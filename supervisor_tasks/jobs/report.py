@@ -12,7 +12,11 @@ from supervisor_tasks.chain.contract import refuse_call, report_call
 from supervisor_tasks.chain_events.cross_check import unconfirmed_ends
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.execution.backoff import retry_delay_s
-from supervisor_tasks.execution.effect_failures import given_back_on_failure, park
+from supervisor_tasks.execution.effect_failures import (
+    given_back_on_failure,
+    park,
+    park_all,
+)
 from supervisor_tasks.execution.exclusive_run import exclusive
 from supervisor_tasks.in_memory import changed_jobs
 from supervisor_tasks.jobs.events import ChainStatusObserved
@@ -24,7 +28,7 @@ from supervisor_tasks.jobs.model import (
     pending_reports,
 )
 from supervisor_tasks.ledger.ledger import JobChange
-from supervisor_tasks.ledger.outbox import OpenEffect
+from supervisor_tasks.ledger.outbox import Failure, OpenEffect
 from supervisor_tasks.ledger.transaction_names import Purpose, report_purpose
 from supervisor_tasks.wallet.gas import Estimate, RevertedError
 from supervisor_tasks.wallet.transaction_writer import Write
@@ -163,15 +167,13 @@ def _park_hopeless(
     """Leave the effects to the operator whose transaction was mined and reverted
     MAX_REVERTED_REPORTS times.
     """
+    failures = list[Failure]()
     for effect, times in reverted.items():
         if times >= MAX_REVERTED_REPORTS:
+            reason = f"its transaction was mined and reverted {times} times"
             wanted = [write.purpose for write in plans[effect]]
-            park(
-                context.ledger,
-                effect,
-                f"its transaction was mined and reverted {times} times",
-                wanted=wanted,
-            )
+            failures.append(Failure(effect, reason, {"wanted": wanted}))
+    park_all(context.ledger, failures)
 
 
 def _estimated(

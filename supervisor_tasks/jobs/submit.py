@@ -15,14 +15,17 @@ may have said that nothing ran, and may have submitted the job itself.
 
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
 import structlog
 
-from supervisor_tasks.jobs.earlier_submissions import earlier_submissions
+from supervisor_tasks.jobs.earlier_submissions import (
+    earlier_submissions,
+    may_be_in_slurm,
+)
 from supervisor_tasks.jobs.effect_group import (
     CommandFullError,
     EffectOutcome,
@@ -65,9 +68,11 @@ COMMAND_SCRIPT_BYTES = 4 * 1024 * 1024
 
 
 def submit(group: Group) -> None:
-    """Submit the jobs that are ready, in one command. Then search for the jobs that
-    SLURM may have already. Jobs whose scripts do not fit into the command are given
-    back: the next group has them, when it is the customer's turn.
+    """Submit the jobs that SLURM cannot have, in one command. Then submit those that it
+    may have from before, unless a search finds them. At last, search for the jobs whose
+    submission was cut off. A search may take minutes, so it delays no job that needs
+    none. Jobs whose scripts do not fit into the command are given back: the next group
+    has them, when it is the customer's turn.
     """
     require_expected_cluster(group.context)
     ready = list[tuple[Job, OpenEffect]]()
@@ -78,17 +83,17 @@ def submit(group: Group) -> None:
         else:
             ready.append((job, effect))
     ready = _of_one_command(group, ready)
-    if ready:
+    waiting = {effect for _, effect in (*ready, *sought)}
+    for members, past in _by_past(group, ready):
         try:
-            _submit_ready(group, ready)
-        except Exception as error:  # noqa: BLE001  the answer of those that have none; the search goes on all the same
-            group.fail(error, ready)
-    if not sought:
-        return
-    if ready:
-        # a search may take minutes
-        group.context.ledger.effects.extend([effect for _, effect in sought])
-    search_cut_off_submissions(group, sought)
+            _submit_ready(group, members, past)
+        except Exception as error:  # noqa: BLE001  the answer of those that have none; the others go on all the same
+            group.fail(error, members)
+        waiting -= {effect for _, effect in members}
+        if waiting:
+            group.context.ledger.effects.extend(list(waiting))
+    if sought:
+        search_cut_off_submissions(group, sought)
 
 
 def _of_one_command(
@@ -113,10 +118,52 @@ def number_within(sizes: Sequence[int], most: int) -> int:
     return max(1, bisect_right(list(accumulate(sizes)), most))
 
 
-def _submit_ready(group: Group, members: Members) -> None:
+def _by_past(
+    group: Group, ready: Members
+) -> Iterator[tuple[Members, Mapping[JobId, Past]]]:
+    """Yield the jobs that SLURM cannot have, and then those that it may have from
+    before, with what happened to them until then. Answers those for which the ledger
+    has no answer.
+    """
+    past = _read_past(group, ready)
+    first = list[tuple[Job, OpenEffect]]()
+    again = list[tuple[Job, OpenEffect]]()
+    for member in ready:
+        of_job = past.get(member[0].job_id)
+        if of_job is None:
+            continue
+        if may_be_in_slurm(group.context, of_job):
+            again.append(member)
+        else:
+            first.append(member)
+    if first:
+        yield first, past
+        past = _read_past(group, again)  # its ages have changed
+    if again and past:
+        yield again, past
+
+
+def _read_past(group: Group, members: Members) -> Mapping[JobId, Past]:
+    """What happened to the jobs. Answers those for which the ledger has no answer."""
+    if not members:
+        return {}
+    try:
+        past = group.context.ledger.journal.before_submission(
+            [job.job_id for job, _ in members]
+        )
+    except Exception as error:  # noqa: BLE001  the answer of these; the others go on all the same
+        group.fail(error, members)
+        return {}
+    for job, effect in members:
+        if job.job_id not in past:
+            unclaimed = RuntimeError(f"the journal has no claim of {job.job_id}")
+            group.record(EffectOutcome(effect, error=unclaimed))
+    return past
+
+
+def _submit_ready(group: Group, members: Members, past: Mapping[JobId, Past]) -> None:
     context, cluster = group.context, group.context.slurm.cluster
     require_not_paused(context.ledger)
-    past = context.ledger.journal.before_submission([job.job_id for job, _ in members])
     # A home that is not safe must not keep the worker from seeing what SLURM has. After
     # that, no session of the customer's begins before the check of the home.
     new = _new(group, members, past)

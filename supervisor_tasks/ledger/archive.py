@@ -161,8 +161,8 @@ def archive_to_stream(
     each kind.
 
     When it raises an error, the stream has a part of the archive. Raises
-    LedgerUnavailableError, when the database does not answer. Raises OSError, when the
-    stream takes no more.
+    LedgerUnavailableError, when the database does not answer, and OSError, when the
+    stream takes no more. A retry helps with an empty stream.
     """
     written = _compress(stream, _lines(engine, cluster, before))
     stream.flush()

@@ -201,7 +201,7 @@ class Ledger:
         `also` adds to the same transaction. `first` does so before the events, when the
         jobs are locked; if it raises, nothing is committed. Recording an event again is
         safe. With `held`, nothing is committed unless this process still holds the
-        leases of these effects: raises LeaseLostError.
+        leases of these effects: raises LeaseLostError, for which no retry helps.
         """
         with crash_point(CrashPoint.COMMIT), self.engine.begin() as connection:
             before = self._lock(connection, changes)

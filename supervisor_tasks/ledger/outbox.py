@@ -6,8 +6,8 @@ token is its own.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -115,6 +115,15 @@ class OpenEffect:
         before.
         """
         return self.unexpected_failures >= ISOLATED_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an effect is left to the operator, with what was seen."""
+
+    effect: OpenEffect
+    reason: str
+    evidence: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,28 +330,21 @@ class Effects:
         with self._engine.begin() as connection:
             connection.execute(outbox_sql.RESCHEDULE_NOW, parameters)
 
-    def park(
-        self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None
-    ) -> bool:
-        """Leave an effect to the operator. False when a demand came in meanwhile: then
-        the effect is tried once more with the new information. False also when another
-        lease holds the effect now.
+    def park(self, failures: Sequence[Failure]) -> frozenset[int]:
+        """Leave effects to the operator. Returns the ids of those that are parked. If a
+        demand came in meanwhile, an effect is tried once more with the new information
+        instead. An effect that another lease holds now stays as it is.
         """
         parameters = {
-            "id": effect.id,
-            "holder": effect.holder,
-            "lease_token": effect.lease_token,
-            "generation": effect.generation,
-            "error": sanitize_and_truncate(reason),
-            "evidence": json.dumps(
-                {name: _evidence(value) for name, value in (evidence or {}).items()}
-            ),
+            **_leases([failure.effect for failure in failures]),
+            "errors": [sanitize_and_truncate(failure.reason) for failure in failures],
+            "evidence": [_evidence_text(failure.evidence) for failure in failures],
         }
         rows = self._give_back(outbox_sql.PARK, parameters)
         again = open_effects(row for row in rows if row.parked_at is None)
         if again:
             self.dispatch_effects(again)
-        return bool(rows) and not again
+        return frozenset(row.id for row in rows if row.parked_at is not None)
 
     def bring_forward(self, kinds: Iterable[EffectKind]) -> None:
         """Make all open effects of these kinds due, also parked ones: this worker may
@@ -589,7 +591,11 @@ def open_effects(rows: Iterable[Any]) -> list[OpenEffect]:
     ]
 
 
-def _evidence(value: object) -> object:
+def _evidence_text(evidence: Mapping[str, object]) -> str:
+    return json.dumps({name: _plain(value) for name, value in evidence.items()})
+
+
+def _plain(value: object) -> object:
     if isinstance(value, bool | int | float | None):
         return value
     return sanitize_and_truncate(str(value))

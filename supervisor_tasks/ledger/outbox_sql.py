@@ -48,15 +48,17 @@ REQUEST = text(
 )
 
 # Opens the effect `account` for the customers of jobs that wait for their submission.
-# A customer who ever had one gets none.
+# A customer who ever had one gets none. LATERAL, as in CLOSE: otherwise the effects of
+# all customers are read.
 REQUEST_ACCOUNTS = text(
     """
     INSERT INTO effects (cluster, kind, subject, due_at)
-    SELECT DISTINCT cluster, 'account', customer, now() FROM jobs
-    WHERE cluster = :cluster AND state IN ('CLAIMED', 'READY', 'SUBMITTING')
-        AND NOT EXISTS (
-            SELECT FROM effects WHERE effects.cluster = jobs.cluster AND kind = 'account' AND subject = jobs.customer
-        )
+    SELECT DISTINCT cluster, 'account', customer, now()
+    FROM jobs LEFT JOIN LATERAL (
+        SELECT id AS earlier FROM effects
+        WHERE effects.cluster = :cluster AND kind = 'account' AND subject = jobs.customer LIMIT 1
+    ) AS accounts ON true
+    WHERE cluster = :cluster AND state IN ('CLAIMED', 'READY', 'SUBMITTING') AND earlier IS NULL
     ON CONFLICT (cluster, kind, subject) WHERE subject IS NOT NULL DO NOTHING
     """
 )
@@ -310,15 +312,21 @@ POSTPONE = _returning(
     "parked_at",
 )
 
-# Parks an effect until an operator decides or a new demand comes in. A demand that came
+# Parks effects until an operator decides or a new demand comes in. A demand that came
 # in while the effect was being carried out also counts: then the effect is due at once,
 # and is not parked.
 PARK = _returning(
     """
-    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, failing_since = COALESCE(failing_since, now()),
-        evidence = CAST(:evidence AS jsonb) || jsonb_build_object('attempts', attempts),
-        parked_at = CASE WHEN generation = :generation THEN now() END, due_at = LEAST(due_at, now()), notified_at = now()
-    WHERE id = :id AND done_at IS NULL AND lease = :holder AND lease_token = :lease_token
+    UPDATE effects SET lease = NULL, lease_until = NULL, last_error = given.error,
+        failing_since = COALESCE(failing_since, now()),
+        evidence = CAST(given.evidence AS jsonb) || jsonb_build_object('attempts', attempts),
+        parked_at = CASE WHEN effects.generation = given.generation THEN now() END, due_at = LEAST(due_at, now()),
+        notified_at = now()
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:generation AS int[]), CAST(:holders AS bigint[]),
+        CAST(:lease_token AS bigint[]), CAST(:errors AS text[]), CAST(:evidence AS text[]))
+        AS given(id, generation, holder, lease_token, error, evidence)
+    WHERE effects.id = given.id AND effects.done_at IS NULL
+        AND effects.lease = given.holder AND effects.lease_token = given.lease_token
     """,
     "parked_at",
 )

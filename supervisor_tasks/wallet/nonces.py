@@ -15,7 +15,7 @@ def confirmed_nonces(rpc: Rpc, address: str, reported: int) -> int:
     false nonce is never mined, and one that does nothing would have to fill each nonce
     before it. With one endpoint, and when the others have been away for PATIENCE_S (or
     busy for BUSY_COUNTS_LESS times as long), the report counts. Raises
-    RpcUnavailableError until then.
+    RpcUnavailableError until then; a retry helps.
     """
     if not isinstance(rpc, Endpoints) or rpc.number < MIN_AGREEING_ENDPOINTS:
         return reported

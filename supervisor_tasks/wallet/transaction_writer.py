@@ -105,9 +105,10 @@ class TransactionWriter:
         consecutive nonces; returns how many. Each write needs its gas. No more of a
         purpose are open then than `most_open` says, with those of other clusters that
         share the wallet: they may have sent some since the caller counted. Raises
-        RpcUnavailableError before anything is signed, WalletEmptyError when the balance
-        did not pay for all writes, and TooDearError when a write costs more than the
-        bound (the others are sent). Nothing that was signed is lost: the task
+        RpcUnavailableError before anything is signed (a retry helps), WalletEmptyError
+        when the balance did not pay for all writes (a retry helps after a deposit), and
+        TooDearError when a write costs more than the bound (the others are sent; a retry
+        helps at a lower price). Nothing that was signed is lost: the task
         collect_receipts sends it again.
         """
         with self._account.exclusive():

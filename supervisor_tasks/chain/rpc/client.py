@@ -121,7 +121,7 @@ class Rpc:
     def batch(self, calls: Sequence[Call], at_once: int = BATCH_CALLS) -> list[Any]:
         """The answers in the order of the calls, at most `at_once` calls in one HTTP
         request. An RpcError stands in place of each answer that the node rejected.
-        Raises RpcUnavailableError when the node does not answer at all.
+        Raises RpcUnavailableError when the node does not answer at all; a retry helps.
         """
         answers: list[Any] = []
         for start in range(0, len(calls), at_once):

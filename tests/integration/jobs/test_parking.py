@@ -23,6 +23,7 @@ from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.execution.effect_failures import (
     given_back_on_failure,
     park,
+    park_all,
     update_effect_alarms,
 )
 from supervisor_tasks.grid.grpc_channels import Channels
@@ -43,6 +44,7 @@ from supervisor_tasks.ledger.outbox import (
     ISOLATED_AFTER,
     OVERDUE_AFTER_TRIES,
     PARKED_AFTER,
+    Failure,
     OpenEffect,
 )
 from supervisor_tasks.ledger.switch_names import Switch
@@ -151,6 +153,29 @@ def test_park__demand_while_it_was_carried_out__is_tried_once_more_and_then_park
     park(ledger, again, "no")
     assert ledger.effects.lease([EffectKind.POLL_SLURM]) == []
     assert AlarmName.EFFECT_PARKED in alarms(ledger)
+
+
+def test_park_all__news_of_one__the_others_are_parked_in_one_transaction(
+    ledger: Ledger, engine: Engine
+) -> None:
+    queued_and_due(ledger, engine, 1, 2, 3)
+    effects = ledger.effects.lease([EffectKind.POLL_SLURM])
+    ledger.record(JobChange(job_id(2), CallbackReceived()))
+    park_all(
+        ledger,
+        [Failure(effect, "no", {"job": effect.job_id}) for effect in effects],
+    )
+    parked = rows(
+        engine,
+        "SELECT job_id, evidence ->> 'job' AS said, xmin::text FROM effects WHERE parked_at IS NOT NULL ORDER BY job_id",
+    )
+    assert [(row.job_id, row.said) for row in parked] == [
+        (job_id(number), job_id(number)) for number in (1, 3)
+    ]
+    assert len({row.xmin for row in parked}) == 1
+    assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 2
+    (again,) = ledger.effects.lease([EffectKind.POLL_SLURM])
+    assert again.job_id == job_id(2)
 
 
 def test_parked__news__is_tried_once_more(ledger: Ledger, engine: Engine) -> None:

@@ -63,7 +63,7 @@ from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.ssh import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, Ssh
 from supervisor_tasks.slurm.ssh_command import CLOSE_LATER_S, MAX_OUTPUT_BYTES
-from tests.support.effect_batches import carry_out
+from tests.support.effect_batches import carry_out, carry_out_leased, lease
 from tests.support.ledger import claimed_again
 from tests.support.marks import in_chaos
 from tests.support.submission_env import (
@@ -520,12 +520,9 @@ def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(
     assert submission_env.in_slurm(job) == []
 
 
-def test_job__given_back_while_slurm_has_it__is_not_submitted_again(
-    submission_env: SubmissionEnv, site: WorkerContext
-) -> None:
-    job, slurm_id = unclear(submission_env, site, LONG)
-    first = site.ledger.jobs([job])[job]
-    again = claimed_again(first, 901)
+def give_back_and_claim_again(site: WorkerContext, job: JobId) -> None:
+    """A job that SLURM has, and that the ledger believed to be rejected."""
+    again = claimed_again(site.ledger.jobs([job])[job], 901)
     pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
     fetched = ScriptFetched(LONG, "")
     site.ledger.record(
@@ -534,6 +531,66 @@ def test_job__given_back_while_slurm_has_it__is_not_submitted_again(
             for event in (SubmitRejected("no"), pending, again, fetched)
         )
     )
+
+
+@only_ssh(OnlySsh.LOGIN_NODE)
+def test_submission__another_of_the_group_is_searched_for__goes_first(
+    submission_env: SubmissionEnv, site: WorkerContext
+) -> None:
+    searched, slurm_id = unclear(submission_env, site, LONG)
+    give_back_and_claim_again(site, searched)
+    submission_env.a_minute_passes(searched)
+    new = submission_env.new_job(site)
+    goes_on = submission_env.processes.folder / "squeue-goes-on"
+    squeue = submission_env.processes.folder / "waiting-squeue"
+    squeue.write_text(
+        f"#!/bin/sh\nuntil [ -e {goes_on} ]; do sleep 0.1; done\n"
+        'exec /usr/bin/squeue "$@"\n'
+    )
+    squeue.chmod(0o755)
+    paths = replace(PATHS, squeue=str(squeue))
+    waiting = submission_env.site(with_paths(over_ssh(site.slurm.cluster), paths))
+    both = map(submission_env.effect_id, (searched, new))
+    leased = lease(waiting.ledger, *both)
+    with submission_env.engine.begin() as connection:
+        ends = text(
+            "UPDATE effects SET lease_until = now() + interval '1 minute' WHERE lease IS NOT NULL"
+        )
+        connection.execute(ends)
+
+    def lease_left_s() -> float:
+        """Of the job that is searched for."""
+        left = text(
+            "SELECT EXTRACT(EPOCH FROM lease_until - now())::float8 FROM effects WHERE id = :id"
+        )
+        with submission_env.engine.connect() as connection:
+            left_s = connection.scalar(left, {"id": submission_env.effect_id(searched)})
+        assert left_s is not None, "its search has ended before"
+        return float(left_s)
+
+    with ThreadPoolExecutor(1) as pool:
+        carried_out = pool.submit(carry_out_leased, waiting, leased)
+        try:
+            wait_until(
+                lambda: site.ledger.jobs([new])[new].state is State.QUEUED,
+                "the new job to be queued",
+                PATIENCE_S,
+            )
+            wait_until(
+                lambda: lease_left_s() > 60.0, "its lease to be extended", PATIENCE_S
+            )
+        finally:
+            goes_on.touch()
+        carried_out.result()
+    waiting.ledger.holder.close()
+    assert assert_submitted_once(submission_env, site, searched) == slurm_id
+
+
+def test_job__given_back_while_slurm_has_it__is_not_submitted_again(
+    submission_env: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = unclear(submission_env, site, LONG)
+    give_back_and_claim_again(site, job)
     # what was begun may still arrive
     assert submission_env.carry_out(site, job).state is State.READY
     submission_env.a_minute_passes(job)

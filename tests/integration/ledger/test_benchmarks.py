@@ -18,6 +18,7 @@ from supervisor_tasks.ledger.benchmarks import BenchmarkResult, BenchmarkStore
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.outbox import Failure
 from supervisor_tasks.provider.offer import Machine as GridMachine
 from supervisor_tasks.provider.offer import machines_digest
 from tests.support.ledger import emptied
@@ -94,7 +95,7 @@ def test_resume__run_that_the_version_before_began__is_due(
     benchmarks.resume()
     (effect,) = ledger.effects.lease([EffectKind.BENCHMARK])
     assert effect.subject == str(number)
-    ledger.effects.park(effect, "no")
+    ledger.effects.park([Failure(effect, "no")])
     assert ledger.effects.lease([EffectKind.BENCHMARK]) == []
     benchmarks.cancel("enough")
     (again,) = ledger.effects.lease([EffectKind.BENCHMARK])

@@ -21,7 +21,12 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId, State
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.outbox import WORKER_ENDED, LeaseLostError, OpenEffect
+from supervisor_tasks.ledger.outbox import (
+    WORKER_ENDED,
+    Failure,
+    LeaseLostError,
+    OpenEffect,
+)
 from tests.support.recorded_jobs import (
     CLAIM,
     JOB,
@@ -161,7 +166,7 @@ def test_postpone__with_an_error__is_due_later_and_keeps_its_error(
 def test_park__leased_effect__is_left_to_the_operator(ledger: Ledger) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     (effect,) = ledger.effects.lease([EffectKind.FETCH])
-    ledger.effects.park(effect, "a contradiction")
+    ledger.effects.park([Failure(effect, "a contradiction")])
     assert ledger.effects.lease([EffectKind.FETCH]) == []
     assert ledger.effects.due_without_message() == []
 
@@ -268,7 +273,7 @@ def test_stale_lease__effect_leased_again__neither_ends_nor_postpones_nor_parks_
     (fresh,) = ledger.effects.lease([EffectKind.SUBMIT])
     assert (fresh.holder, fresh.attempts) == (stale.holder, stale.attempts + 1)
     ledger.effects.postpone([stale], 60.0, "no answer")
-    assert not ledger.effects.park(stale, "a contradiction")
+    assert not ledger.effects.park([Failure(stale, "a contradiction")])
     ledger.record(JobChange(JOB, CallbackReceived(), done=stale))
     with engine.connect() as connection:
         (row,) = connection.execute(

@@ -40,6 +40,10 @@ from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.outbox import (
+    Failure,
+    request_accounts_of_waiting_jobs,
+)
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
 from supervisor_tasks.messaging.due_rules import EXCLUSIVE_TASKS, FACTS
 from supervisor_tasks.wallet.account import WalletAccount
@@ -309,12 +313,17 @@ def give_back(ledger: Ledger) -> None:
     held = ledger.effects.lease([EffectKind.POLL_SLURM])
     ledger.effects.extend(held)
     ledger.effects.postpone(held[1:], 5.0, "SLURM is away")
-    ledger.effects.park(held[0], "unknown answer")
+    ledger.effects.park([Failure(held[0], "unknown answer")])
     left = (
         "UPDATE effects SET lease = NULL, lease_until = NULL, failing_since = NULL, last_error = NULL, parked_at = NULL,"
         " due_at = now(), attempts = 0 WHERE done_at IS NULL"
     )
     execute(ledger.engine, left, "ANALYZE effects")
+
+
+def request_accounts(ledger: Ledger) -> None:
+    with ledger.engine.begin() as connection:
+        request_accounts_of_waiting_jobs(connection, CLUSTER)
 
 
 def cut_off(ledger: Ledger) -> None:
@@ -459,6 +468,7 @@ FREQUENT_QUERIES: dict[str, Callable[[Ledger, WalletAccount], object]] = {
         [RUNNING], [SlurmId(7)]
     ),
     "sweep: stale": lambda ledger, _: ledger.reconciliations.stale(),
+    "accounts of jobs that wait": lambda ledger, _: request_accounts(ledger),
     "lease of accounts": lambda ledger, _: ledger.effects.lease(
         [EffectKind.ACCOUNT], 200
     ),

@@ -36,6 +36,7 @@ from supervisor_tasks.ledger.heartbeats import (
     reporter_of,
 )
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
+from supervisor_tasks.ledger.outbox import Failure
 from supervisor_tasks.ledger.periodic_run_names import CALLBACKS
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.switch_names import Switch
@@ -605,7 +606,7 @@ def test_forgotten__top_up_that_slurm_rejected__is_no_sweeps_any_more(
 def give_up(ledger: Ledger, kind: EffectKind) -> None:
     """It is refused, parked, and forgotten by the operator."""
     (effect,) = ledger.effects.lease([kind])
-    ledger.effects.park(effect, "refused", {})
+    ledger.effects.park([Failure(effect, "refused")])
     (parked,) = Overview(ledger.engine, ledger.cluster).parked()
     operator_actions.abandon(
         ledger,
