@@ -221,15 +221,30 @@ def _follows(before: Record, after: Record) -> bool:
     run, record = before.seen, after.seen
     if run.state not in (*_RUN_AGAIN, _RUNS_ON):
         return False
-    if record.user != run.user:
+    if record.user != run.user and not _is_end_of_waiting_run(after):
         return False
     if run.ended_s is None or record.submit_s < run.ended_s:
         return False
+    if _is_end_of_waiting_run(after):
+        return run.state in _RUN_AGAIN and record.submit_s - run.ended_s <= _TOUCHES_S
     if run.state in _RUN_AGAIN and after.ours != before.ours:
         return False
     if run.state in _RUN_AGAIN and after.ours is not None:
         return True
     return record.submit_s - run.ended_s <= _TOUCHES_S
+
+
+def _is_end_of_waiting_run(record: Record) -> bool:
+    """Whether the record is only the end of a run that never began. When a requeued job
+    is cancelled at once, slurmctld tells accounting of the end before it has told of the
+    run: sacct shows no command line, and root as the user (SLURM 22.05).
+    """
+    seen = record.seen
+    return (
+        (seen.state, seen.user, seen.elapsed_s) == ("CANCELLED", "root", 0)
+        and seen.ended_s is not None
+        and record.ours is None
+    )
 
 
 def _first_of(records: Sequence[Record], place: int) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -172,6 +173,37 @@ def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one
     waiting = replace(third, state="PENDING", user="root", ended_s=None)
     until = replace(first, ended_s=AT_S + 91)
     assert recognised(KNOWN, accounted(until), accounted(waiting)) == MatchResult(until)
+
+
+@pytest.mark.parametrize(
+    ("change", "follows"),
+    [
+        ({}, True),
+        ({"submit_s": AT_S + 61}, True),
+        ({"submit_s": AT_S + 62}, False),
+        ({"elapsed_s": 1}, False),
+        ({"state": "COMPLETED"}, False),
+        ({"ended_s": None}, False),
+        ({"user": "0xcd"}, False),
+    ],
+)
+def test_accounting__next_run_was_cancelled_before_it_was_told__it_follows(
+    change: dict[str, Any], follows: bool
+) -> None:
+    """Its record has neither the user nor the command line."""
+    first = replace(ENDED, state="REQUEUED", elapsed_s=3, ended_s=AT_S + 60)
+    end = replace(
+        ENDED,
+        state="CANCELLED",
+        elapsed_s=0,
+        user="root",
+        submit_s=AT_S + 60,
+        ended_s=AT_S + 60,
+    )
+    changed = replace(end, **change)
+    records = accounted(first), accounted_record(SacctRow(changed, ""))
+    whole = replace(changed, earlier_s=3, earlier_runs=1) if follows else first
+    assert recognised(KNOWN, *records) == MatchResult(whole)
 
 
 @pytest.mark.parametrize("state", ["REQUEUED", "NODE_FAIL", "PREEMPTED"])
