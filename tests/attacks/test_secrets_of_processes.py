@@ -207,9 +207,11 @@ def set_passwords(grid: Grid) -> None:
 
 
 def broker(grid: Grid) -> Redis:
-    """The grid's Redis, by the URL that its processes have now."""
+    """The grid's Redis, by the URL that its processes have now. It is waited for without
+    an end: no process sends a command before it has started.
+    """
     url = grid.environment["BROKER_URL"]
-    return Redis.from_url(url.replace("redis+socket:", "unix:"))
+    return Redis.from_url(url.replace("redis+socket:", "unix:"), socket_timeout=None)
 
 
 @pytest.fixture(scope="module")
