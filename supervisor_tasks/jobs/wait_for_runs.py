@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 from supervisor_tasks.jobs.stalled import PATIENCE_S
 
-AWAITED_LOOKS = 5  # the last one waits no more
+AWAITED_LOOKS = 5  # for the hooks; the last one waits no more
+# slurmctld tells slurmdbd of a run within seconds, but its queue can be long after a
+# restart or under load.
+ACCOUNTING_PATIENCE_S = 60.0
 
 # how many seconds ago each look before this one was that saw the job ended without all
 # of its runs, the latest first
@@ -18,17 +21,17 @@ LooksBefore = Sequence[float]
 
 
 def waits_for_answers(looks: LooksBefore) -> bool:
-    """Whether this look waits, if accounting or the hooks answer without all runs."""
+    """Whether this look waits, if the hooks have not reported all runs."""
     return len(looks) + 1 < AWAITED_LOOKS
 
 
 def waits_for_accounting(looks: LooksBefore, unclear: str) -> bool:
     """Whether this look waits for accounting. `unclear` is why accounting did not
-    answer; empty if it did. Without an answer, the end waits for PATIENCE_S.
+    answer; empty if it did, without all runs. The end waits for PATIENCE_S without an
+    answer, and for ACCOUNTING_PATIENCE_S with one.
     """
-    if not unclear:
-        return waits_for_answers(looks)
-    return not looks or looks[-1] < PATIENCE_S
+    patience_s = PATIENCE_S if unclear else ACCOUNTING_PATIENCE_S
+    return not looks or looks[-1] < patience_s
 
 
 def counts(looks: LooksBefore, *, answered: bool) -> bool:

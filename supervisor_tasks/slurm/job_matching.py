@@ -221,17 +221,16 @@ def _follows(before: Record, after: Record) -> bool:
     run, record = before.seen, after.seen
     if run.state not in (*_RUN_AGAIN, _RUNS_ON):
         return False
-    if record.user != run.user and not _is_end_of_waiting_run(after):
-        return False
     if run.ended_s is None or record.submit_s < run.ended_s:
         return False
+    touches = record.submit_s - run.ended_s <= _TOUCHES_S
     if _is_end_of_waiting_run(after):
-        return run.state in _RUN_AGAIN and record.submit_s - run.ended_s <= _TOUCHES_S
-    if run.state in _RUN_AGAIN and after.ours != before.ours:
+        return run.state in _RUN_AGAIN and touches
+    if record.user != run.user:
         return False
-    if run.state in _RUN_AGAIN and after.ours is not None:
-        return True
-    return record.submit_s - run.ended_s <= _TOUCHES_S
+    if run.state in _RUN_AGAIN and (before.ours, after.ours) != (None, None):
+        return after.ours == before.ours
+    return touches
 
 
 def _is_end_of_waiting_run(record: Record) -> bool:

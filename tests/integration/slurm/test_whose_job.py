@@ -17,6 +17,10 @@ from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.events import SubmitStarted, Submitted
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId, State
+from supervisor_tasks.jobs.wait_for_runs import (
+    ACCOUNTING_PATIENCE_S,
+    AWAITED_LOOKS,
+)
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.interface import Request
@@ -376,6 +380,59 @@ def test_poll_jobs__hooks_told_an_end_of_each_run__accounting_is_asked_all_the_s
     ended = accounting.ledger.jobs([job])[job]
     assert ended.outcome is not None
     assert ended.outcome.elapsed_s >= 3
+
+
+def test_poll_jobs__accounting_is_told_late__its_seconds_are_billed(
+    submission_env: SubmissionEnv,
+) -> None:
+    """slurmctld's queue to slurmdbd is long."""
+    told = submission_env.processes.folder / "accounting-is-told"
+    sacct = submission_env.processes.folder / "late-sacct"
+    sacct.write_text(f'#!/bin/sh\n[ -e {told} ] || exit 0\nexec /usr/bin/sacct "$@"\n')
+    sacct.chmod(0o755)
+    late = submission_env.site(
+        submission_env.cluster(paths=replace(PATHS, sacct=str(sacct)))
+    )
+    job = submitted(submission_env, late)
+    number = id_of(late, job)
+    wait_until(
+        lambda: submission_env.field(number, "TimeUsed") >= "0:03",
+        "the job to run",
+        60.0,
+        0.1,
+    )
+    submission_env.set(number, Requeue="1")
+    submission_env.scontrol("requeue", number)
+    wait_until(
+        lambda: submission_env.field(number, "State") == "PENDING",
+        "the second run",
+        60.0,
+        0.1,
+    )
+    submission_env.slurm.run("scancel", str(number))
+    for _ in range(AWAITED_LOOKS + 1):
+        assert submission_env.look(late, job).state is State.QUEUED
+    told.touch()
+    wait_until(
+        lambda: submission_env.look(late, job).state is State.ENDED,
+        "its end",
+        ACCOUNTING_PATIENCE_S,
+        0.5,
+    )
+    ended = late.ledger.jobs([job])[job]
+    assert ended.outcome is not None
+    assert ended.outcome.elapsed_s == used_s(submission_env, number)
+    late.slurm.cluster.close()
+    late.ledger.holder.close()
+
+
+def used_s(submission_env: SubmissionEnv, number: SlurmId) -> int:
+    """The seconds of a job's first run, as accounting has them."""
+    first, *_ = submission_env.slurm.run(
+        *("sacct", "--duplicates", "--allocations", "--noheader", "--parsable2"),
+        *(f"--jobs={number}", "--format=ElapsedRaw"),
+    ).stdout.split()
+    return int(first)
 
 
 def test_sacct_submissions_of__customer_without_account__the_others_are_answered(

@@ -4,6 +4,7 @@ import pytest
 
 from supervisor_tasks.jobs.stalled import PATIENCE_S
 from supervisor_tasks.jobs.wait_for_runs import (
+    ACCOUNTING_PATIENCE_S,
     counts,
     waits_for_accounting,
     waits_for_answers,
@@ -21,22 +22,18 @@ def test_waits_for_answers__so_many_looks_before__each_case(
     looks: tuple[float, ...], waits: bool
 ) -> None:
     assert waits_for_answers(looks) == waits
-    assert waits_for_accounting(looks, "") == waits
 
 
 @pytest.mark.parametrize(
-    ("looks", "waits"),
-    [
-        ((), True),
-        ((PATIENCE_S - 1,), True),
-        ((1.0, PATIENCE_S), False),
-        ((*FOUR, 9.0), True),
-    ],
+    ("unclear", "patience_s"), [(AWAY, PATIENCE_S), ("", ACCOUNTING_PATIENCE_S)]
 )
-def test_waits_for_accounting__it_does_not_answer__for_an_hour_at_most(
-    looks: tuple[float, ...], waits: bool
+def test_waits_for_accounting__no_answer_or_not_all_runs__for_its_time_at_most(
+    unclear: str, patience_s: float
 ) -> None:
-    assert waits_for_accounting(looks, AWAY) == waits
+    assert waits_for_accounting((), unclear)
+    assert waits_for_accounting((patience_s - 1,), unclear)
+    assert waits_for_accounting((*FOUR, 9.0), unclear)
+    assert not waits_for_accounting((1.0, patience_s), unclear)
 
 
 @pytest.mark.parametrize(
