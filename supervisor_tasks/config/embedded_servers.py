@@ -153,7 +153,8 @@ def postgres(folder: Path) -> EmbeddedServer:
 
     If this process is root, Postgres runs as its own system user and from a copy of its
     binaries. The virtual environment can be in a folder that only root can enter.
-    Raises StateFolderError and EmbeddedServerError; a retry does not help.
+    Raises StateFolderError, for which no retry helps, and EmbeddedServerError, for which
+    one can.
     """
     name = _own_name()
     user, mode = None, 0o700

@@ -38,7 +38,9 @@ class ServerProcess:
         return self.program[:COMM_CHARACTERS]
 
     def record_pid(self, pid: int) -> None:
-        """Record that this process is the server. Raises OSError; a retry does not help."""
+        """Record that this process is the server. Raises OSError; a retry helps once
+        the disk takes files again.
+        """
         write_private(self.record, f"{pid} {_start(pid)}")
 
     def runs(self) -> bool:

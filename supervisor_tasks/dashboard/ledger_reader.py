@@ -92,7 +92,7 @@ class LedgerReader:
         """The jobs that the question names; without one, all that are neither settled
         nor given back, and those that were last.
 
-        Raises QuestionError, or QueryRejectedError; a retry helps with neither.
+        Raises QuestionError, for which no retry helps, or QueryRejectedError.
         """
         with _rejections():
             return self._jobs(question)
@@ -109,8 +109,8 @@ class LedgerReader:
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
     def timeline(self, cluster: str, job_id: str) -> JobTimeline:
-        """What is known of a job. Raises UnknownJobError, or QueryRejectedError; a retry
-        helps with neither.
+        """What is known of a job. Raises UnknownJobError, for which no retry helps,
+        or QueryRejectedError.
         """
         with _rejections():
             return self._timeline(cluster, job_id)

@@ -59,7 +59,9 @@ class ProbeContext:
 
     @cached_property
     def url(self) -> LazyResource[str]:
-        """The ledger's URL. Raises NoDatabaseError; a retry does not help."""
+        """The ledger's URL. Raises NoDatabaseError; a retry helps once a fleet has
+        started its Postgres.
+        """
         return self._once("the database", lambda: running_database_url(self.settings))
 
     @cached_property

@@ -53,12 +53,14 @@ REQUEST = text(
 REQUEST_ACCOUNTS = text(
     """
     INSERT INTO effects (cluster, kind, subject, due_at)
-    SELECT DISTINCT cluster, 'account', customer, now()
-    FROM jobs LEFT JOIN LATERAL (
+    SELECT :cluster, 'account', customer, now()
+    FROM (
+        SELECT DISTINCT customer FROM jobs WHERE cluster = :cluster AND state IN ('CLAIMED', 'READY', 'SUBMITTING')
+    ) AS waiting LEFT JOIN LATERAL (
         SELECT id AS earlier FROM effects
-        WHERE effects.cluster = :cluster AND kind = 'account' AND subject = jobs.customer LIMIT 1
+        WHERE cluster = :cluster AND kind = 'account' AND subject = waiting.customer LIMIT 1
     ) AS accounts ON true
-    WHERE cluster = :cluster AND state IN ('CLAIMED', 'READY', 'SUBMITTING') AND earlier IS NULL
+    WHERE earlier IS NULL
     ON CONFLICT (cluster, kind, subject) WHERE subject IS NOT NULL DO NOTHING
     """
 )

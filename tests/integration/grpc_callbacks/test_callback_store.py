@@ -1,5 +1,5 @@
 """How Postgres finds what the statements that store callbacks ask, on the connection of
-the gRPC process: by plans that are made once.
+the gRPC process: by plans that are kept for a second.
 """
 
 import re
@@ -138,7 +138,7 @@ def test_store__first_callback_came_into_an_empty_ledger__jobs_are_found_by_id(
 
             def is_counted() -> bool:
                 store_one()
-                return looked_up_and_read()[0] > scans
+                return looked_up_and_read()[1] > rows
 
             wait_until(is_counted, "Postgres to count what it read", 60.0, 0.1)
             scans_now, rows_now = looked_up_and_read()
