@@ -163,7 +163,7 @@ class EarlierRunsReported:
 @dataclass(frozen=True, slots=True)
 class EarlierRunsAwaited:
     """A look saw that SLURM has ended the job, and accounting or the hooks do not have
-    all of its runs yet. The journal's number of these bounds the waiting.
+    all of its runs yet. Their number and age in the journal bound the waiting.
     """
 
 

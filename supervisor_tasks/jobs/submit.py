@@ -71,8 +71,8 @@ def submit(group: Group) -> None:
     """Submit the jobs that SLURM cannot have, in one command. Then submit those that it
     may have from before, unless a search finds them. At last, search for the jobs whose
     submission was cut off. A search may take minutes, so the jobs of the group that
-    need none come first. Jobs whose scripts do not fit into the command are given back: the next group
-    has them, when it is the customer's turn.
+    need none come first. Jobs whose scripts do not fit into the command are given
+    back: the next group has them, when it is the customer's turn.
     """
     require_expected_cluster(group.context)
     ready = list[tuple[Job, OpenEffect]]()

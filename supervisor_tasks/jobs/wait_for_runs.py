@@ -1,9 +1,10 @@
 """How long the end of a job waits for the seconds of its earlier runs. Pure.
 
 Accounting and the hooks may learn of a run some seconds after slurmctld has ended it.
-So a few looks wait. Only looks that saw the job ended without all of its runs count: a
-look that learned nothing, because the login node or slurmctld was away, is none of
-them. After the last one, the most that the runs can have taken is billed.
+So the end waits: a few looks for the hooks, and a minute for accounting. Only looks that
+saw the job ended without all of its runs count: a look that learned nothing, because
+the login node or slurmctld was away, is none of them. Afterwards the most that the runs
+can have taken is billed.
 """
 
 from collections.abc import Sequence
@@ -30,12 +31,15 @@ def waits_for_accounting(looks: LooksBefore, unclear: str) -> bool:
     answer; empty if it did, without all runs. The end waits for PATIENCE_S without an
     answer, and for ACCOUNTING_PATIENCE_S with one.
     """
-    patience_s = PATIENCE_S if unclear else ACCOUNTING_PATIENCE_S
-    return not looks or looks[-1] < patience_s
+    if unclear:
+        return not looks or looks[-1] < PATIENCE_S
+    # The first look may be one without an answer, from before an outage.
+    return len(looks) < 2 or looks[-2] < ACCOUNTING_PATIENCE_S
 
 
 def counts(looks: LooksBefore, *, answered: bool) -> bool:
     """Whether the journal counts this look, which waits. It counts only the first look
-    without an answer: such looks go on for PATIENCE_S, every few seconds.
+    without an answer, and no more looks than the hooks are waited for: such looks go on
+    for a minute or an hour, every few seconds.
     """
-    return answered or not looks
+    return not looks or (answered and len(looks) < AWAITED_LOOKS - 1)

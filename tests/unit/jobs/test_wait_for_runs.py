@@ -33,14 +33,28 @@ def test_waits_for_accounting__no_answer_or_not_all_runs__for_its_time_at_most(
     assert waits_for_accounting((), unclear)
     assert waits_for_accounting((patience_s - 1,), unclear)
     assert waits_for_accounting((*FOUR, 9.0), unclear)
-    assert not waits_for_accounting((1.0, patience_s), unclear)
+    assert not waits_for_accounting((1.0, patience_s, patience_s), unclear)
+
+
+def test_waits_for_accounting__answers_after_an_outage__has_its_minute_from_then() -> (
+    None
+):
+    assert waits_for_accounting((300.0,), "")
+    assert waits_for_accounting((1.0, 300.0), "")
+    assert not waits_for_accounting((ACCOUNTING_PATIENCE_S, 300.0), "")
 
 
 @pytest.mark.parametrize(
     ("looks", "answered", "counted"),
-    [((), True, True), (FOUR, True, True), ((), False, True), ((3.0,), False, False)],
+    [
+        ((), True, True),
+        (FOUR[1:], True, True),
+        (FOUR, True, False),
+        ((), False, True),
+        ((3.0,), False, False),
+    ],
 )
-def test_counts__look_that_waits__only_the_first_without_an_answer(
+def test_counts__look_that_waits__the_first_without_an_answer_and_four(
     looks: tuple[float, ...], answered: bool, counted: bool
 ) -> None:
     assert counts(looks, answered=answered) == counted

@@ -206,6 +206,23 @@ def test_accounting__next_run_was_cancelled_before_it_was_told__it_follows(
     assert recognised(KNOWN, *records) == MatchResult(whole)
 
 
+def test_accounting__roots_end_of_another_job_or_part__does_not_follow() -> None:
+    first = replace(ENDED, state="REQUEUED", elapsed_s=3, ended_s=AT_S + 60)
+    end = replace(
+        ENDED,
+        state="CANCELLED",
+        elapsed_s=0,
+        user="root",
+        submit_s=AT_S + 60,
+        ended_s=AT_S + 60,
+    )
+    others = accounted(first), accounted(end, OTHER)
+    assert recognised(KNOWN, *others) == MatchResult(first)
+    part = replace(first, state="RESIZING")
+    unnamed = accounted_record(SacctRow(end, ""))
+    assert recognised(KNOWN, accounted(part), unnamed) == MatchResult(part)
+
+
 @pytest.mark.parametrize("state", ["REQUEUED", "NODE_FAIL", "PREEMPTED"])
 @pytest.mark.parametrize("gap_s", [5, 30, 3600])
 def test_accounting__node_clears_up_after_a_requeue__next_run_follows(
