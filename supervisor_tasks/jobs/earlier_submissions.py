@@ -28,8 +28,7 @@ from supervisor_tasks.slurm.submit_once import SlurmRecords
 
 def may_be_in_slurm(context: WorkerContext, past: Past) -> bool:
     """Whether SLURM may have the job from before, so that a search must come first."""
-    had_token = past.first_s is not None and _token_window_s(context) > 0
-    return past.has_earlier_claim or had_token
+    return past.has_earlier_claim or _had_token(context, past)
 
 
 def earlier_submissions(
@@ -74,13 +73,15 @@ def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
     if past.unknown_claim is not None:
         rpc = context.sweep.contract_of(job.provider).rpc
         ago_s = max(ago_s or 0.0, seconds_since(rpc, past.unknown_claim))
-    if past.first_s is not None and _token_window_s(context) > 0:
-        ago_s = max(ago_s or 0.0, past.first_s)
+    if _had_token(context, past):
+        ago_s = max(ago_s or 0.0, past.first_s or 0.0)
     return ago_s
 
 
-def _token_window_s(context: WorkerContext) -> float:
-    return context.slurm.cluster.submissions.token_window_s
+def _had_token(context: WorkerContext, past: Past) -> bool:
+    """Whether the customer's session got a token for the job."""
+    tokens = context.slurm.cluster.submissions.token_window_s > 0
+    return tokens and past.first_s is not None
 
 
 def _submitted_since(

@@ -89,8 +89,8 @@ class Rule:
     """When a task is due.
 
     While it is wanted, about `every_s` lie between two messages: beat asks every 0.8 s.
-    While it is not, it
-    must end once in `idle_s`. `idle_s` is None if the task's end proves nothing.
+    While it is not, it must end once in `idle_s`. `idle_s` is None if the task's end
+    proves nothing.
     """
 
     wanted: Callable[[LedgerState, RuleSettings], bool]

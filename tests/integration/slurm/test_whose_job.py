@@ -334,11 +334,7 @@ def test_requeued__ends_late_on_its_node__accounting_has_both_runs(
     assert 2 <= seen.earlier_s <= requeued_s - start_s
 
 
-def test_poll_jobs__hooks_told_an_end_of_each_run__accounting_is_asked_all_the_same(
-    submission_env: SubmissionEnv, accounting: WorkerContext
-) -> None:
-    job = submitted(submission_env, accounting)
-    number = id_of(accounting, job)
+def requeue_after_3_s(submission_env: SubmissionEnv, number: SlurmId) -> None:
     wait_until(
         lambda: submission_env.field(number, "TimeUsed") >= "0:03",
         "the job to run",
@@ -347,18 +343,26 @@ def test_poll_jobs__hooks_told_an_end_of_each_run__accounting_is_asked_all_the_s
     )
     submission_env.set(number, Requeue="1")
     submission_env.scontrol("requeue", number)
-    called = """
-        INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof)
-        VALUES ('here', :job, :number, 6, 1, 0, 'a test', 'proven')
-        """
-    with submission_env.engine.begin() as connection:
-        connection.execute(text(called), {"job": job, "number": number})
     wait_until(
         lambda: submission_env.field(number, "State") == "PENDING",
         "the second run",
         60.0,
         0.1,
     )
+
+
+def test_poll_jobs__hooks_told_an_end_of_each_run__accounting_is_asked_all_the_same(
+    submission_env: SubmissionEnv, accounting: WorkerContext
+) -> None:
+    job = submitted(submission_env, accounting)
+    number = id_of(accounting, job)
+    requeue_after_3_s(submission_env, number)
+    called = """
+        INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof)
+        VALUES ('here', :job, :number, 6, 1, 0, 'a test', 'proven')
+        """
+    with submission_env.engine.begin() as connection:
+        connection.execute(text(called), {"job": job, "number": number})
     assert submission_env.look(accounting, job).earlier_s == 1
     submission_env.slurm.run("scancel", str(number))
     wait_until(
@@ -385,20 +389,7 @@ def test_poll_jobs__accounting_is_told_late__its_seconds_are_billed(
     )
     job = submitted(submission_env, late)
     number = id_of(late, job)
-    wait_until(
-        lambda: submission_env.field(number, "TimeUsed") >= "0:03",
-        "the job to run",
-        60.0,
-        0.1,
-    )
-    submission_env.set(number, Requeue="1")
-    submission_env.scontrol("requeue", number)
-    wait_until(
-        lambda: submission_env.field(number, "State") == "PENDING",
-        "the second run",
-        60.0,
-        0.1,
-    )
+    requeue_after_3_s(submission_env, number)
     submission_env.slurm.run("scancel", str(number))
     for _ in range(AWAITED_LOOKS + 1):
         assert submission_env.look(late, job).state is State.QUEUED

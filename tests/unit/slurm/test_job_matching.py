@@ -30,6 +30,16 @@ JOB = MatchRequest(job_id=OURS, slurm_id=SlurmId(7), user=USER, submit_s=None)
 KNOWN = replace(JOB, submit_s=AT_S)
 SEEN = JobRecord(SlurmId(7), "RUNNING", 3, 0, "None", USER, AT_S)
 ENDED = replace(SEEN, state="COMPLETED", ended_s=AT_S + 9)
+REQUEUED = replace(ENDED, state="REQUEUED", elapsed_s=3, ended_s=AT_S + 60)
+# what accounting has of a next run that was cancelled at once
+ROOTS_END = replace(
+    ENDED,
+    state="CANCELLED",
+    elapsed_s=0,
+    user="root",
+    submit_s=AT_S + 60,
+    ended_s=AT_S + 60,
+)
 
 
 def listed(seen: JobRecord = SEEN, name: str = OURS, *, batch: bool = True) -> Record:
@@ -191,35 +201,17 @@ def test_accounting__next_run_was_cancelled_before_it_was_told__it_follows(
     change: dict[str, Any], follows: bool
 ) -> None:
     """Its record has neither the user nor the command line."""
-    first = replace(ENDED, state="REQUEUED", elapsed_s=3, ended_s=AT_S + 60)
-    end = replace(
-        ENDED,
-        state="CANCELLED",
-        elapsed_s=0,
-        user="root",
-        submit_s=AT_S + 60,
-        ended_s=AT_S + 60,
-    )
-    changed = replace(end, **change)
-    records = accounted(first), accounted_record(SacctRow(changed, ""))
-    whole = replace(changed, earlier_s=3, earlier_runs=1) if follows else first
+    changed = replace(ROOTS_END, **change)
+    records = accounted(REQUEUED), accounted_record(SacctRow(changed, ""))
+    whole = replace(changed, earlier_s=3, earlier_runs=1) if follows else REQUEUED
     assert recognised(KNOWN, *records) == MatchResult(whole)
 
 
 def test_accounting__roots_end_of_another_job_or_part__does_not_follow() -> None:
-    first = replace(ENDED, state="REQUEUED", elapsed_s=3, ended_s=AT_S + 60)
-    end = replace(
-        ENDED,
-        state="CANCELLED",
-        elapsed_s=0,
-        user="root",
-        submit_s=AT_S + 60,
-        ended_s=AT_S + 60,
-    )
-    others = accounted(first), accounted(end, OTHER)
-    assert recognised(KNOWN, *others) == MatchResult(first)
-    part = replace(first, state="RESIZING")
-    unnamed = accounted_record(SacctRow(end, ""))
+    others = accounted(REQUEUED), accounted(ROOTS_END, OTHER)
+    assert recognised(KNOWN, *others) == MatchResult(REQUEUED)
+    part = replace(REQUEUED, state="RESIZING")
+    unnamed = accounted_record(SacctRow(ROOTS_END, ""))
     assert recognised(KNOWN, accounted(part), unnamed) == MatchResult(part)
 
 
