@@ -385,8 +385,7 @@ def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
 
 def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     """Return the live SLURM jobs of customers that no job of the ledger or of the chain
-    explains: they are not paid for. A job that is just being submitted has no id in the
-    ledger yet: its name and user explain it.
+    explains: they are not paid for.
     """
     expected = _expected(snapshot)
     rows = list[SqueueRow]()
@@ -394,7 +393,7 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
         jobs_of_id = snapshot.jobs_of_id.get(row.slurm_id, ())
         if any(_may_be_known_as(row, job) for job in jobs_of_id):
             continue
-        if row.name in snapshot.foreign_claim_tags or (row.name, row.user) in expected:
+        if (row.name, row.user) in expected:
             continue
         if is_live_row(row) and CUSTOMER.fullmatch(row.user):
             rows.append(row)
@@ -411,14 +410,27 @@ def _may_be_known_as(row: SqueueRow, job: JobSummary) -> bool:
 
 
 def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:
-    """The names and users of jobs that may come to SLURM at any moment."""
-    being_submitted = {
-        (job.job_id, job.customer)
-        for job in snapshot.jobs.values()
-        if job.slurm_id is None
-    }
-    claims = {(job_id, claim.customer) for job_id, claim in snapshot.claims.items()}
-    return being_submitted | claims
+    """The names and users of jobs that SLURM may have before the ledger has their ids:
+    those that are being submitted, and active claims that the ledger does not have,
+    which may be another ledger's. Their owners know these names too: a job that only
+    waits to be submitted, or that is over, explains nothing.
+    """
+    expected = set[tuple[str, str]]()
+    for job in snapshot.jobs.values():
+        if _is_being_submitted(job):
+            expected.add((job.job_id, job.customer))
+    claimed = {*snapshot.claims, *snapshot.foreign_claim_tags}
+    for job_id in new_among(claimed, snapshot):
+        on_chain = snapshot.on_chain(job_id)
+        if on_chain is not None:
+            expected.add((job_id, on_chain.customer))
+    return expected
+
+
+def _is_being_submitted(job: JobSummary) -> bool:
+    if job.slurm_id is not None or job.state is not State.SUBMITTING:
+        return False
+    return EffectKind.SUBMIT not in job.parked
 
 
 def names_with_our_comment(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:

@@ -10,8 +10,10 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from tests.support.end_states import own_job, running
-from tests.support.grid_assertions import rows, slurm_of
+from devgrid.services.workflow import Resources
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.support.end_states import own_job, row_of, running
+from tests.support.grid_assertions import rows, slurm_of, wait_for_end
 from tests.support.grids import BLOCK_TIME_S
 
 KEY = "0123456789abcdef" * 4  # of a supervisor that takes the plugin to be there
@@ -51,6 +53,19 @@ def test_alarm__own_job_of_a_customer__names_user_and_size_until_it_is_gone(
     for words in (f"'{foreign}'", customer.address, "6 CPUs", "limit 600 minutes"):
         assert words in alarm(grid)
     assert f"'{ours}'" not in alarm(grid)
+    slurm_of(grid).run("scancel", str(foreign))
+    wait_until(lambda: alarm(grid) == "", "the alarm to go off", 60.0, 0.2)
+
+
+def test_alarm__own_job_named_as_a_job_that_is_over__names_it_all_the_same(
+    grid: Grid, customer: Account
+) -> None:
+    """The job never came to SLURM: the ledger has no id of it."""
+    job_id = grid.request(customer, "no-such-script", Resources(memPerCpu=100), 10)
+    assert wait_for_end(grid, job_id).status is ChainStatus.FAILED
+    assert row_of(grid, job_id).slurm_id is None
+    foreign = own_job(grid, customer, "sleep 600", f"--job-name={job_id}")
+    wait_until(lambda: f"'{foreign}'" in alarm(grid), "the alarm", 60.0, 0.2)
     slurm_of(grid).run("scancel", str(foreign))
     wait_until(lambda: alarm(grid) == "", "the alarm to go off", 60.0, 0.2)
 

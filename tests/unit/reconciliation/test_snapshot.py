@@ -164,6 +164,12 @@ def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job(
         ({"slurm_id": SlurmId(2), "name": name(5)}, False),  # claimed, and new
         ({"slurm_id": SlurmId(2), "name": name(5), "user": STRANGER}, True),
         ({"slurm_id": SlurmId(2), "name": name(6)}, False),  # another ledger's claim
+        ({"slurm_id": SlurmId(2), "name": name(6), "user": STRANGER}, True),
+        # these names are known to their owners, and nothing submits them now
+        ({"slurm_id": SlurmId(2), "name": name(7)}, True),  # waits for its submission
+        ({"slurm_id": SlurmId(2), "name": name(8)}, True),  # parked in its submission
+        ({"slurm_id": SlurmId(2), "name": name(9)}, True),  # over, and had no id
+        ({"slurm_id": SlurmId(2), "name": name(10)}, True),  # a claim that is over
         ({"slurm_id": SlurmId(2), "user": "0X" + "C" * 40}, True),
         ({"slurm_id": SlurmId(2), "user": "0x" + "c" * 39}, False),
         ({"slurm_id": SlurmId(2), "user": "0x" + "c" * 41}, False),
@@ -177,14 +183,25 @@ def test_foreign__job_of_a_customer__is_found_if_nothing_explains_it(
         name(1): known(),
         name(3): known(3, State.SUBMITTING, slurm_id=None),
         name(4): known(4, State.SETTLED, slurm_id=SlurmId(4)),
+        name(7): known(7, State.READY, slurm_id=None),
+        name(8): known(
+            8, State.SUBMITTING, slurm_id=None, parked=frozenset({EffectKind.SUBMIT})
+        ),
+        name(9): known(9, State.ENDED, slurm_id=None),
+    }
+    chain = {
+        name(5): on_chain_job(),
+        name(6): on_chain_job(),
+        name(10): on_chain_job(ChainStatus.FINISHED),
     }
     view = Snapshot(
         provider=US,
         comment=OUR_COMMENT,
         jobs=jobs,
         slurm={listed.slurm_id: listed},
-        claims={name(5): replace(CLAIM, job_id=name(5))},
+        claims={name(n): replace(CLAIM, job_id=name(n)) for n in (5, 10)},
         foreign_claim_tags={name(6): "ab" * 8},
+        chain=chain,
     )
     assert bool(foreign(view)) is is_foreign
 
