@@ -329,6 +329,7 @@ def _with_accounted_runs(
                 seen,
                 earlier_s=answer.record.earlier_s,
                 earlier_runs=answer.record.earlier_runs,
+                earlier_sizes=answer.record.earlier_sizes,
             )
             changed[job_id] = MatchResult(record)
         elif waits_for_accounting(looks.get(job_id, ()), answer.unclear):

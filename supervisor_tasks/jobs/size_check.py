@@ -1,5 +1,6 @@
 """Whether SLURM gives jobs more than was paid for. Each look checks this with what
-squeue showed.
+squeue showed, or with what accounting shows of jobs and runs that slurmctld has
+forgotten.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,21 +57,23 @@ def oversized(
     second time only if its own rounding may explain what it shows. Raises
     LedgerUnavailableError, when the database does not answer; a retry helps.
     """
-    live = _live(jobs, matches)
-    found = dict[JobId, Sequence[Excess]]()
+    found = dict[JobId, list[Excess]]()
     doubted = list[Live]()
-    for job, seen, size in live:
+    for job, seen, size in _live(jobs, matches):
         excess = excesses(size, _paid(context, job, seen))
-        found[job.job_id] = excess
-        if may_be_rounded(excess):
+        if may_be_rounded(excess) and not size.accounted:
             doubted.append((job, seen, size))
+        else:
+            found.setdefault(job.job_id, []).extend(excess)
     if doubted:
-        found |= _without_rounding(context, doubted)
+        for job_id, unrounded in _without_rounding(context, doubted).items():
+            found.setdefault(job_id, []).extend(unrounded)
+    records = records_by_job(matches)
     changes = list[JobChange]()
-    for job, seen, _ in live:
-        consequential = _with_consequences(seen, found[job.job_id])
+    for job_id, excess_of_job in found.items():
+        consequential = _with_consequences(records[job_id], excess_of_job)
         if consequential:
-            changes.append(_change(job, seen, consequential))
+            changes.append(_change(jobs[job_id], records[job_id], consequential))
     return changes
 
 
@@ -107,24 +110,27 @@ def _live(
     jobs: Mapping[JobId, Job], matches: Mapping[JobId, MatchResult]
 ) -> list[Live]:
     """The jobs to compare: SLURM shows a size, and the supervisor does not stop them
-    already.
+    already. Of an ended job, each size that accounting shows of an earlier run, too.
     """
     live = list[Live]()
     for job_id, seen in records_by_job(matches).items():
-        if jobs[job_id].stop is not None:
+        job = jobs[job_id]
+        if job.stop is not None:
             continue
-        if seen.size is not None and _has_a_size(seen):
-            live.append((jobs[job_id], seen, seen.size))
+        if seen.phase is Phase.ENDED:
+            live += [(job, seen, size) for size in seen.earlier_sizes]
+        if seen.size is not None and _has_a_size(seen, seen.size):
+            live.append((job, seen, seen.size))
     return live
 
 
-def _has_a_size(seen: JobRecord) -> bool:
+def _has_a_size(seen: JobRecord, size: Size) -> bool:
     """Whether SLURM gives or gave the job anything. A job that ended before it began
-    got nothing.
+    got nothing. A job that only accounting shows as running is in doubt.
     """
     if seen.phase is Phase.ENDED:
         return seen.elapsed_s > 0
-    return seen.phase in (Phase.WAITING, Phase.RUNNING)
+    return not size.accounted and seen.phase in (Phase.WAITING, Phase.RUNNING)
 
 
 def _paid(context: WorkerContext, job: Job, seen: JobRecord) -> Paid:
@@ -216,7 +222,7 @@ def _with_consequences(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]
 
 
 def _change(job: Job, seen: JobRecord, found: Sequence[Excess]) -> JobChange:
-    what = "; ".join(map(str, found))
+    what = "; ".join(dict.fromkeys(map(str, found)))
     limit_only = all(excess.of == TIME_LIMIT for excess in found)
     event = MoreThanPaid(
         what, limit_only, waits=seen.is_pending, ended=seen.phase is Phase.ENDED

@@ -19,6 +19,7 @@ from itertools import pairwise
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.sacct import SacctRow
+from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.squeue import SqueueRow
 
 # the end state of a run after which SLURM runs the job again
@@ -182,15 +183,15 @@ def _why_not_at_first_look(wanted: MatchRequest, record: Record) -> str | None:
 
 
 def _last_run(records: Sequence[Record]) -> JobRecord:
-    """Return the record of the last run, with the seconds of the runs before it.
-    Accounting has one record for each run. A resized run has one record for each part,
+    """Return the record of the last run, with the seconds and sizes of the runs before
+    it. Accounting has one record for each run. A resized run has one record for each part,
     with only that part's seconds.
     """
     run = records[0].seen
     for before, after in pairwise(records):
         if not _follows(before, after):
             break
-        record = after.seen
+        record = replace(after.seen, earlier_sizes=_with_size(run))
         if run.state == _RUNS_ON:  # slurmctld still knows the run by its first time
             run = replace(
                 record,
@@ -206,6 +207,13 @@ def _last_run(records: Sequence[Record]) -> JobRecord:
                 earlier_runs=run.earlier_runs + 1,
             )
     return run
+
+
+def _with_size(run: JobRecord) -> tuple[Size, ...]:
+    """Return the sizes of the runs up to this one; each once."""
+    if run.size is None or run.elapsed_s == 0:
+        return run.earlier_sizes
+    return tuple(dict.fromkeys((*run.earlier_sizes, run.size)))
 
 
 def _follows(before: Record, after: Record) -> bool:

@@ -232,11 +232,12 @@ class CommandAnswer:
 class JobRecord:
     """A job as SLURM shows it. `user` is empty where the login node cannot resolve it.
     `submit_s`, `start_s` (for a waiting job, when it may begin) and `ended_s` are Unix
-    times of slurmctld's clock. Only squeue shows `restarts`, `size` and `may_requeue`:
+    times of slurmctld's clock. Only squeue shows `restarts` and `may_requeue`:
     whether its owner can make SLURM run it once more, even after its end. Only sacct
-    shows `ended_s`, and `earlier_s`, the seconds of the `earlier_runs` before the last
-    requeue. `site` is what the site gave the job when it was submitted; where it is
-    None, the first look's size counts as that.
+    shows `ended_s`, `earlier_s`, the seconds of the `earlier_runs` before the last
+    requeue, and `earlier_sizes`, the sizes of these runs. `site` is what the site gave
+    the job when it was submitted; where it is None, the first look's size counts as
+    that.
     """
 
     slurm_id: SlurmId
@@ -251,6 +252,7 @@ class JobRecord:
     start_s: int | None = None
     earlier_s: int = 0
     earlier_runs: int = 0
+    earlier_sizes: tuple[Size, ...] = ()
     size: Size | None = None
     may_requeue: bool = False
     site: SiteChoice | None = None

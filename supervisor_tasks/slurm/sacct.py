@@ -1,5 +1,5 @@
 """Questions to the accounting database (slurmdbd), and its records: each job's Linux
-user, and sbatch's command line. Pure.
+user, its size, and sbatch's command line. Pure.
 
 Only the submitter decides that command line. A job's owner can change its name, in
 accounting too. He may also write any text into a command line of his own, so every
@@ -20,6 +20,7 @@ from supervisor_tasks.slurm.parsers import (
     split_records,
     wait_status,
 )
+from supervisor_tasks.slurm.size import accounted_size
 
 FIELDS = (
     "JobIDRaw",
@@ -30,6 +31,11 @@ FIELDS = (
     "Submit",
     "End",
     "SubmitLine",
+    "ReqTRES",
+    "AllocTRES",
+    "Partition",
+    "QOS",
+    "Account",
 )
 _UNKNOWN_USER = "Invalid user id: "  # sacct's words, SLURM 22.05 to 24.11; status 1
 _UNKNOWN = "unknown "
@@ -166,7 +172,8 @@ def _sacct(path: str, delimiter: str) -> list[str]:
 
 
 def _accounted(record: list[str]) -> SacctRow:
-    slurm_id, state, used, exit_code, user, submitted, ended, submit_line = record
+    slurm_id, state, used, exit_code, user, submitted, ended, *rest = record
+    submit_line, requested, allocated, partition, qos, account = rest
     try:
         ended_s: int | None = None
         if ended.isdigit():
@@ -181,6 +188,13 @@ def _accounted(record: list[str]) -> SacctRow:
             user=user,
             submit_s=int(submitted),
             ended_s=ended_s,
+            size=accounted_size(
+                requested=requested,
+                allocated=allocated,
+                partition=partition,
+                qos=qos,
+                account=account,
+            ),
         )
     except ValueError as error:
         raise SlurmUnavailableError(

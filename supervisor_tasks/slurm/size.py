@@ -1,7 +1,8 @@
 """A job's size in SLURM: squeue shows its request while the job waits, and its
-allocation once it runs. Pure.
+allocation once it runs. Accounting shows both of a job that has ended. Pure.
 
-Samples: tests/data/slurm/squeue-sizes-slurm-22.05.8.txt.
+Samples: tests/data/slurm/squeue-sizes-slurm-22.05.8.txt,
+tests/data/slurm/sacct-sizes-slurm-22.05.8.txt.
 """
 
 import re
@@ -29,7 +30,8 @@ class Size:
     it asks for on each core, `*` for any, as squeue shows it; no other job gets the
     core's other threads. `whole_memory`: it asks for all memory of its nodes, which
     `memory_mb` shows only once it runs. `memory_mb` is the most that its options may ask
-    for, `counted_mb` what SLURM counts.
+    for, `counted_mb` what SLURM counts. `accounted`: accounting shows it, and it is what
+    the job asked for, with its owner's changes.
     """
 
     limit_min: int | None
@@ -45,6 +47,7 @@ class Size:
     threads: str = ""
     whole_memory: bool = False
     counted_mb: int | None = field(default=None, compare=False)
+    accounted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,35 @@ def request_of(job: Mapping[str, Any]) -> Size:
         nodes=_whole(amounts.get("node")),
         gpus=_most_gpus(amounts, gpus_per, _number(job.get("tasks")) or 1, nodes),
         partition="",
+    )
+
+
+def accounted_size(
+    *, requested: str, allocated: str, partition: str, qos: str, account: str
+) -> Size | None:
+    """Make the size of a job that has ended from sacct's fields (ReqTRES, AllocTRES).
+    None where accounting has no size of it. Its time limit is 0: its time is billed as
+    it is.
+
+    ReqTRES does not show that an owner asked for all memory of a node, or changed the
+    memory before the CPUs. So the memory is the higher one of what was requested and
+    what was allocated for as many CPUs as were requested: SLURM allocates whole cores,
+    or whole nodes, with their memory.
+    """
+    wanted, given = tres_amounts(requested), tres_amounts(allocated)
+    if not wanted:
+        return None
+    per_cpu_mb = given.get("mem", 0) / (given.get("cpu", 0) or 1)
+    return Size(
+        limit_min=0,
+        cpus=_whole(wanted.get("cpu")),
+        memory_mb=_most_memory_mb(wanted, per_cpu_mb, 0, _nodes(wanted)),
+        nodes=_whole(wanted.get("node")),
+        gpus=_most_gpus(wanted, (), 1, 1),
+        partition=partition,
+        qos=_word(qos),
+        account=_word(account),
+        accounted=True,
     )
 
 

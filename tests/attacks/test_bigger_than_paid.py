@@ -395,7 +395,9 @@ def test_changed_while_it_waits__its_looks_are_parked__the_sweep_has_it_put_back
 def test_sweep__between_looks__comes_before_slurm_forgets_a_jobs_size(
     grid: Grid,
 ) -> None:
-    """The owner can put his job's looks far apart; accounting shows no size."""
+    """The owner can put his job's looks far apart. Where there is no accounting, SLURM
+    forgets its size.
+    """
     last = "SELECT report ->> 'again_s' AS again_s FROM reconciliations WHERE report IS NOT NULL ORDER BY begun_at DESC LIMIT 1"
     config = slurm_of(grid).run("scontrol", "show", "config").stdout
     found = re.search(r"MinJobAge +(?:= )?(\d+) sec", config)

@@ -9,6 +9,7 @@ from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord
 from supervisor_tasks.slurm.rest_answers import RestAnswer, jobs_listed
 from supervisor_tasks.slurm.rest_versions import read
+from supervisor_tasks.slurm.sacct import FIELDS as SACCT_FIELDS
 from supervisor_tasks.slurm.squeue import FIELDS, SqueueRow, listed_jobs
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
@@ -20,6 +21,8 @@ OTHER = JobId("0x" + "b" * 64)
 # How many fields the samples have: the product did not request the later ones yet.
 FIELD_COUNTS = {"squeue-sizes": FIELDS.index("Requeue")}
 USUAL_FIELD_COUNT = FIELDS.index("StartTime")
+SACCT_FIELD_COUNT = SACCT_FIELDS.index("ReqTRES")
+NO_SIZE = ("",) * (len(SACCT_FIELDS) - SACCT_FIELD_COUNT)
 
 
 def sample(name: str) -> str:
@@ -31,11 +34,26 @@ def squeue_sample(name: str) -> str:
     """A list that squeue printed. Older samples lack the last fields: they stay
     empty.
     """
-    printed = sample(name)
     count = FIELD_COUNTS.get(name, USUAL_FIELD_COUNT)
+    return _with_all_fields(sample(name), count, len(FIELDS))
+
+
+def sacct_sample(name: str) -> str:
+    """The records that sacct printed. The samples lack the fields of the size: these
+    stay empty.
+    """
+    return with_size_fields(sample(name))
+
+
+def with_size_fields(printed: str) -> str:
+    """The records, as sacct prints them when it is asked for sizes and has none."""
+    return _with_all_fields(printed, SACCT_FIELD_COUNT, len(SACCT_FIELDS))
+
+
+def _with_all_fields(printed: str, count: int, wanted: int) -> str:
     *fields, rest = printed.split(f"|{DELIMITER}")
     records = [fields[first : first + count] for first in range(0, len(fields), count)]
-    missing = [""] * (len(FIELDS) - count)
+    missing = [""] * (wanted - count)
     return (
         "".join(
             f"{field}|{DELIMITER}"
@@ -55,9 +73,11 @@ def recorded(name: str, status: int = 0) -> CommandAnswer:
         file = DATA / f"{name}-slurm-22.05.8{kind}.txt"
         return file.read_text() if file.exists() else ""
 
-    printed = (
-        squeue_sample(name) if name.startswith("squeue-") and read("") else read("")
-    )
+    printed = read("")
+    if printed and name.startswith("squeue-"):
+        printed = squeue_sample(name)
+    if printed and name.startswith("sacct-"):
+        printed = sacct_sample(name)
     return CommandAnswer(status, printed, read(".stderr"))
 
 

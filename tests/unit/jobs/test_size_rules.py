@@ -15,9 +15,10 @@ from supervisor_tasks.jobs.size_rules import (
     may_be_rounded,
 )
 from supervisor_tasks.slurm.parsers import CommandAnswer
+from supervisor_tasks.slurm.sacct import accounted_jobs
 from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.squeue import listed_jobs
-from tests.support.slurm_samples import DELIMITER, squeue_sample
+from tests.support.slurm_samples import DELIMITER, sample, squeue_sample
 
 DEFINITION = Definition(
     gpus=1, mem_per_cpu_mb=100, cpus_per_task=3, ntasks=1, batch_location_hash="x"
@@ -48,6 +49,35 @@ def test_recorded__each_change_of_a_waiting_job__is_told() -> None:
         SlurmId(14): ["GPUs"],  # TresPerTask=gpu:2
         SlurmId(15): ["memory"],  # MinMemoryNode=8000
         SlurmId(16): ["ArrayString"],  # an array of three
+    }
+
+
+def test_recorded__each_change_of_a_job_that_has_ended__accounting_tells_it() -> None:
+    rows = accounted_jobs(CommandAnswer(0, sample("sacct-sizes"), ""), DELIMITER)
+    small = replace(PAID, definition=replace(DEFINITION, cpus_per_task=2))
+    without_gpu = replace(PAID, definition=replace(DEFINITION, gpus=0))
+    much_memory = replace(DEFINITION, gpus=0, cpus_per_task=2, mem_per_cpu_mb=1500)
+    others = {2: without_gpu, 11: replace(PAID, definition=much_memory)}
+    found = {
+        row.record.slurm_id: of(
+            row.record.size, others.get(int(row.record.slurm_id), small)
+        )
+        for row in rows
+        if row.record.size is not None
+    }
+    assert found == {
+        SlurmId(1): [],
+        SlurmId(2): [],  # three CPUs, rounded up to two cores of two threads
+        SlurmId(3): ["Partition"],  # whose nodes are given whole
+        SlurmId(4): ["CPUs", "nodes", "memory"],
+        SlurmId(5): ["memory"],
+        SlurmId(6): ["memory"],
+        SlurmId(7): ["memory"],  # all of a node's
+        SlurmId(8): ["memory"],
+        SlurmId(9): ["GPUs"],
+        SlurmId(10): [],  # whole cores: accounting does not show that
+        SlurmId(11): [],  # SLURM gives more CPUs for its memory
+        SlurmId(12): ["Partition"],
     }
 
 

@@ -19,7 +19,7 @@ from supervisor_tasks.slurm.parsers import (
 )
 from supervisor_tasks.slurm.sacct import accounted_jobs
 from supervisor_tasks.slurm.squeue import listed_jobs
-from tests.support.slurm_samples import DATA, DELIMITER
+from tests.support.slurm_samples import DATA, DELIMITER, with_size_fields
 
 DONE, UNKNOWN = SlurmId(1), SlurmId(999_999)
 REFUSED = (
@@ -99,7 +99,9 @@ def test_answers__slurmctld_and_slurmdbd_are_down__nothing_is_concluded(
 def test_accounted_jobs__of_each_version__have_states_ends_and_the_line_of_sbatch(
     version: str,
 ) -> None:
-    printed = CommandAnswer(0, (DATA / version / "sacct.txt").read_text(), "")
+    printed = CommandAnswer(
+        0, with_size_fields((DATA / version / "sacct.txt").read_text()), ""
+    )
     rows = accounted_jobs(printed, DELIMITER)
     assert [row.record.state for row in rows] == [
         "COMPLETED",

@@ -20,6 +20,7 @@ from supervisor_tasks.slurm.job_matching import (
 )
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.sacct import SacctRow, accounted_jobs
+from supervisor_tasks.slurm.size import Size
 from supervisor_tasks.slurm.squeue import SqueueRow
 from tests.support.slurm_samples import DELIMITER, recorded, seen_jobs
 
@@ -31,6 +32,9 @@ KNOWN = replace(JOB, submit_s=AT_S)
 SEEN = JobRecord(SlurmId(7), "RUNNING", 3, 0, "None", USER, AT_S)
 ENDED = replace(SEEN, state="COMPLETED", ended_s=AT_S + 9)
 REQUEUED = replace(ENDED, state="REQUEUED", elapsed_s=3, ended_s=AT_S + 60)
+SIZE = Size(
+    limit_min=0, cpus=2, memory_mb=1, nodes=1, gpus=0, partition="", accounted=True
+)
 # what accounting has of a next run that was cancelled at once
 ROOTS_END = replace(
     ENDED,
@@ -262,6 +266,21 @@ def test_accounting__parts_of_a_job_that_its_owner_shrank__are_one_run() -> None
     assert recognised(
         KNOWN, *map(accounted, (first, second, requeued, again))
     ) == MatchResult(replace(again, earlier_s=72, earlier_runs=1))
+
+
+def test_match_jobs__run_again__has_the_size_of_each_run_that_had_seconds_once() -> (
+    None
+):
+    big, paid = SIZE, replace(SIZE, cpus=1)
+    runs = [
+        replace(REQUEUED, size=big),
+        replace(REQUEUED, submit_s=AT_S + 60, ended_s=AT_S + 70, size=big),
+        replace(REQUEUED, submit_s=AT_S + 70, ended_s=AT_S + 70, elapsed_s=0, size=big),
+        replace(ENDED, submit_s=AT_S + 70, size=paid),
+    ]
+    record = recognised(KNOWN, *map(accounted, runs)).record
+    assert record is not None
+    assert (record.size, record.earlier_sizes) == (paid, (big,))
 
 
 def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() -> None:

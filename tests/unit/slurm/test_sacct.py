@@ -21,7 +21,14 @@ from supervisor_tasks.slurm.sacct import (
     submissions_by_user,
     submitted_as,
 )
-from tests.support.slurm_samples import DELIMITER, OTHER, OURS, printed, sample
+from tests.support.slurm_samples import (
+    DELIMITER,
+    NO_SIZE,
+    OTHER,
+    OURS,
+    printed,
+    sacct_sample,
+)
 
 UNKNOWN = "sacct: error: Invalid user id: 0xa\n"
 RECORD = ("7", "COMPLETED", "60", "0:0", "0xc", "1700000000", "1700000060")
@@ -30,7 +37,7 @@ RECORD = ("7", "COMPLETED", "60", "0:0", "0xc", "1700000000", "1700000060")
 def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_with() -> (
     None
 ):
-    history = CommandAnswer(0, sample("sacct-submit-lines"), "")
+    history = CommandAnswer(0, sacct_sample("sacct-submit-lines"), "")
     assert [seen.slurm_id for seen in submitted_as(history, DELIMITER, OURS)] == [3]
     assert submitted_as(history, DELIMITER, OTHER) == []
 
@@ -39,7 +46,9 @@ def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_wit
 def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> None:
     with pytest.raises(SlurmUnavailableError):
         submitted_as(
-            CommandAnswer(0, sample("sacct-submit-lines")[:kept], ""), DELIMITER, OURS
+            CommandAnswer(0, sacct_sample("sacct-submit-lines")[:kept], ""),
+            DELIMITER,
+            OURS,
         )
     with pytest.raises(SlurmUnavailableError):
         submitted_as(
@@ -50,7 +59,7 @@ def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> 
 
 
 def test_submissions_by_user__of_several_users__each_has_its_own() -> None:
-    both = f"USERMARK 0xa\n{sample('sacct-submit-lines')}USERMARK 0xb\nUSERMARK end\n"
+    both = f"USERMARK 0xa\n{sacct_sample('sacct-submit-lines')}USERMARK 0xb\nUSERMARK end\n"
     told = submissions_by_user(CommandAnswer(0, both, ""), "USERMARK")
     assert list(told) == ["0xa", "0xb"]
     assert [seen.slurm_id for seen in submitted_as(told["0xa"], DELIMITER, OURS)] == [3]
@@ -79,7 +88,7 @@ def test_submissions_by_user__cut_off_or_failed__is_an_error(
 def test_submissions_by_user__one_user_is_unknown__his_alone_is_refused() -> None:
     both = (
         "USERMARK 0xa\nUSERMARK unknown 0xa\n"
-        f"USERMARK 0xb\n{sample('sacct-submit-lines')}USERMARK end\n"
+        f"USERMARK 0xb\n{sacct_sample('sacct-submit-lines')}USERMARK end\n"
     )
     told = submissions_by_user(CommandAnswer(0, both, UNKNOWN), "USERMARK")
     assert list(told) == ["0xa", "0xb"]
@@ -91,7 +100,7 @@ def test_submissions_by_user__one_user_is_unknown__his_alone_is_refused() -> Non
 def test_accounted_jobs__any_text_in_a_line__is_one_record() -> None:
     hostile = f"sbatch --job-name={OURS} --output={OURS}.log\n7|COMPLETED|60|0:0|0xc|1|2|x|\n|{'0' * len(DELIMITER)}"
     (record,) = accounted_jobs(
-        CommandAnswer(0, printed((*RECORD, hostile)), ""), DELIMITER
+        CommandAnswer(0, printed((*RECORD, hostile, *NO_SIZE)), ""), DELIMITER
     )
     assert record.submit_line == hostile
     assert record.job_id is None
@@ -109,14 +118,14 @@ def test_accounted_jobs__any_text_in_a_line__is_one_record() -> None:
 )
 def test_job_id__of_a_line_that_is_not_ours__is_not_ours(line: str) -> None:
     (record,) = accounted_jobs(
-        CommandAnswer(0, printed((*RECORD, line)), ""), DELIMITER
+        CommandAnswer(0, printed((*RECORD, line, *NO_SIZE)), ""), DELIMITER
     )
     assert record.job_id != OURS
 
 
 def test_recorded__just_requeued_or_suspended__has_no_line_for_a_moment() -> None:
     records = accounted_jobs(
-        CommandAnswer(0, sample("sacct-requeued-at-once"), ""), DELIMITER
+        CommandAnswer(0, sacct_sample("sacct-requeued-at-once"), ""), DELIMITER
     )
     assert [
         (one.record.state, one.record.user) for one in records if not one.submit_line
@@ -126,8 +135,18 @@ def test_recorded__just_requeued_or_suspended__has_no_line_for_a_moment() -> Non
 
 def test_submitted_as__run_again__is_its_last_run() -> None:
     line = f"sbatch --job-name={OURS} --output={OURS}.log"
-    first = ("7", "REQUEUED", "9", "0:0", "0xc", "1700000000", "1700000009", line)
-    both = printed((*RECORD[:5], "1700000010", "1700000070", line), first)
+    first = (
+        "7",
+        "REQUEUED",
+        "9",
+        "0:0",
+        "0xc",
+        "1700000000",
+        "1700000009",
+        line,
+        *NO_SIZE,
+    )
+    both = printed((*RECORD[:5], "1700000010", "1700000070", line, *NO_SIZE), first)
     assert [
         seen.state for seen in submitted_as(CommandAnswer(0, both, ""), DELIMITER, OURS)
     ] == ["COMPLETED"]
@@ -135,7 +154,7 @@ def test_submitted_as__run_again__is_its_last_run() -> None:
 
 @pytest.mark.parametrize("place", [0, 2, 3, 5])
 def test_accounted_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
-    wrong = (*RECORD[:place], "what", *RECORD[place + 1 :], "sbatch")
+    wrong = (*RECORD[:place], "what", *RECORD[place + 1 :], "sbatch", *NO_SIZE)
     with pytest.raises(SlurmUnavailableError, match="what"):
         accounted_jobs(CommandAnswer(0, printed(wrong), ""), DELIMITER)
 
