@@ -138,7 +138,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Check the directory and LDAP_URL.",
     ),
     AlarmName.RUNS_AFTER_END: Meaning(
-        "Owners requeued jobs that had ended. These runs are cancelled, and not billed.",
+        "Owners requeued jobs that had ended. These runs are cancelled; those after the report are not billed.",
         "Install plugins/job_submit.lua, which prevents it.",
     ),
     AlarmName.MORE_THAN_PAID: Meaning(

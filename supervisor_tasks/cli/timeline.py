@@ -139,6 +139,16 @@ EVENT_TEXTS: dict[str, EventText] = {
         "slurm",
         lambda details: f"runs {details.get('slurm_id')} again after its end",
     ),
+    "LaterRunEnded": (
+        "slurm",
+        lambda details: (
+            f"ended a run after its end; it took {details.get('elapsed_s')} s, which are billed, too"
+        ),
+    ),
+    "RequeueNotForbidden": (
+        "slurm",
+        _fixed("cannot be told to reject a requeue of it; its end is reported"),
+    ),
     "CancelRequested": ("customer", _fixed("cancels the job")),
     "ToppedUp": (
         "customer",

@@ -10,17 +10,21 @@ may end.
 from collections.abc import Sequence
 
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.events import (
     EffectCompleted,
     Event,
+    LaterRunEnded,
+    RequeueNotForbidden,
     SubmissionStillPossible,
     SubmitStarted,
 )
-from supervisor_tasks.jobs.model import EffectKind, Job, obsolete_effects
+from supervisor_tasks.jobs.model import EffectKind, Job, SlurmId, obsolete_effects
 from supervisor_tasks.jobs.submission_records import listed_records
+from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.job_states import Phase
-from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.parsers import JobRecord, SlurmUnavailableError
 from supervisor_tasks.slurm.submit_once import may_arrive
 from supervisor_tasks.slurm.submit_token import without_token
 from supervisor_tasks.slurm_lookup.cluster_check import require_expected_cluster
@@ -34,23 +38,49 @@ def cancel(context: WorkerContext, job: Job) -> Event:
     cancel all SLURM jobs that are identified as the job.
 
     SLURM must not requeue the job: as long as SLURM remembers an ended or cancelled
-    job, its owner could have it run once more.
+    job, its owner could have it run once more. If he has done so since the end that the
+    ledger has, the result tells that run's seconds.
 
-    Raises TransientError, when SLURM does not answer or cannot cancel the job yet; a
-    retry helps. Raises UndecidedError, when the job may or may not be the grid's; a
+    Raises TransientError, when SLURM does not answer, cannot cancel the job yet, or has
+    not ended such a run; a retry helps. Raises UndecidedError, when the job may or may not be the grid's; a
     retry does not help: the operator decides.
     """
     if job.slurm_id is None:
         return _cancel_without_id(context, job)
+    try:
+        return _cancel_by_id(context, job, job.slurm_id)
+    except PermanentError:
+        if job.may_run_again:  # its report waits, and must not wait for the operator
+            context.ledger.record(JobChange(job.job_id, RequeueNotForbidden()))
+        raise
+
+
+def _cancel_by_id(context: WorkerContext, job: Job, slurm_id: SlurmId) -> Event:
+    control = context.slurm.cluster.control
     seen = record_of(context, job)
     if seen is None:
         return EffectCompleted(EffectKind.CANCEL)
     if seen.may_requeue:
         if seen.phase is Phase.ENDED:
-            context.slurm.cluster.control.hold_again(job.slurm_id)
-        context.slurm.cluster.control.forbid_requeue(job.slurm_id)
-    context.slurm.cluster.control.cancel(job.slurm_id, job.customer)
-    return EffectCompleted(EffectKind.CANCEL)
+            control.hold_again(slurm_id)
+        control.forbid_requeue(slurm_id)
+    control.cancel(slurm_id, job.customer)
+    if not _began_after_the_end(job, seen):
+        return EffectCompleted(EffectKind.CANCEL)
+    if seen.phase is not Phase.ENDED:
+        raise SlurmUnavailableError(
+            f"SLURM has not ended the run of {slurm_id} that its owner began after the job's end"
+        )
+    return LaterRunEnded(slurm_id, seen.submit_s, seen.elapsed_s)
+
+
+def _began_after_the_end(job: Job, seen: JobRecord) -> bool:
+    """Whether SLURM shows a run that began after the end that the ledger has, and that
+    can still be billed.
+    """
+    if not job.may_run_again or seen.is_pending:
+        return False
+    return seen.submit_s > (job.slurm_submit_s or seen.submit_s)
 
 
 def _cancel_without_id(context: WorkerContext, job: Job) -> Event:

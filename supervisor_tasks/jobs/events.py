@@ -205,6 +205,24 @@ class RunsAfterItsEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class LaterRunEnded:
+    """SLURM ended a run that its owner began after the end in the ledger, and that end
+    is not reported yet. `submit_s` is that run's time (Unix time).
+    """
+
+    slurm_id: SlurmId
+    submit_s: int
+    elapsed_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueNotForbidden:
+    """SLURM does not accept the order to reject a requeue of the ended job. The
+    operator decides.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested:
     """The customer cancels the job (ClaimNextCancellingJobEvent)."""
 
@@ -378,6 +396,8 @@ Event = (
     | MoreThanPaid
     | SlurmCompleted
     | RunsAfterItsEnd
+    | LaterRunEnded
+    | RequeueNotForbidden
     | CancelRequested
     | ToppedUp
     | LimitApplied
@@ -418,6 +438,8 @@ STORED_NAMES: Mapping[type[Event], str] = {
     MoreThanPaid: "MoreThanPaid",
     SlurmCompleted: "SlurmCompleted",
     RunsAfterItsEnd: "RunsAfterItsEnd",
+    LaterRunEnded: "LaterRunEnded",
+    RequeueNotForbidden: "RequeueNotForbidden",
     CancelRequested: "CancelRequested",
     ToppedUp: "ToppedUp",
     LimitApplied: "LimitApplied",

@@ -220,8 +220,10 @@ class Job:
     `applied_limit_min` is the last limit that SLURM got (None: not known, or given up
     by the operator). `poll_count` counts the looks since the last news. `runs` are
     those of the present SLURM job. `put_back` counts how often the job was put back to
-    its paid size. `stop` is set when the supervisor has SLURM end the job. Only the
-    ledger keeps the script: it may be long.
+    its paid size. `stop` is set when the supervisor has SLURM end the job.
+    `may_run_again`: SLURM has ended the job, and its owner can still requeue it; the
+    end is reported when SLURM must reject that. Only the ledger keeps the script: it
+    may be long.
     """
 
     job_id: JobId
@@ -250,6 +252,7 @@ class Job:
     runs: Runs = ()
     put_back: int = 0
     stop: Stop | None = None
+    may_run_again: bool = False
 
     @property
     def limit_min(self) -> int:
@@ -311,7 +314,7 @@ def _may_still_run(job: Job) -> bool:
         return True
     if job.state is not State.ENDED:
         return False
-    return job.stop is not None or job.slurm_id is None
+    return job.stop is not None or job.slurm_id is None or job.may_run_again
 
 
 def obsolete_effects(job: Job) -> frozenset[EffectKind]:
@@ -371,7 +374,7 @@ def pending_reports(job: Job) -> tuple[StatusUpdate, ...]:
     if job.chain_status is ChainStatus.SCHEDULED and _needs_running(job):
         updates.append(StatusUpdate(ChainStatus.RUNNING))
     outcome = job.outcome
-    if outcome is not None:
+    if outcome is not None and not job.may_run_again:
         end = StatusUpdate(
             outcome.status, outcome.minutes, outcome.reason, outcome.exit_status
         )

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.effect_timing import (
     BEFORE_SECOND_SEARCH_S,
     FIRST_POLL_S,
@@ -35,6 +36,7 @@ from supervisor_tasks.jobs.events import (
     Event,
     ExistingSlurmJobAdopted,
     FalseSlurmId,
+    LaterRunEnded,
     LaunchFailed,
     LimitApplied,
     MoreThanPaid,
@@ -43,6 +45,7 @@ from supervisor_tasks.jobs.events import (
     OperatorConfirmedNotSubmitted,
     OperatorSettledJob,
     Reorganised,
+    RequeueNotForbidden,
     RunsAfterItsEnd,
     ScriptFetched,
     ScriptUnavailable,
@@ -589,12 +592,13 @@ def _more_than_paid(job: Job, event: MoreThanPaid) -> Next:
 
 @on(SlurmCompleted, *IN_SLURM)
 def _slurm_completed(job: Job, event: SlurmCompleted) -> Next:
-    outcome = _billed(job, event)
-    ended, effects = _end(job, outcome)
+    """End the job. While its owner can have it run once more, the end is not reported:
+    first the effect CANCEL has SLURM reject that, and tells of a run in between.
+    """
+    ended, effects = _end(job, _billed(job, event))
     if not event.may_requeue:
         return ended, effects
-    stop = job.stop or Stop(outcome.status, REQUEUEABLE)
-    return replace(ended, stop=stop), (*effects, Effect(EffectKind.CANCEL))
+    return replace(ended, may_run_again=True), (*effects, Effect(EffectKind.CANCEL))
 
 
 def _billed(job: Job, event: SlurmCompleted) -> Outcome:
@@ -630,10 +634,60 @@ def _is_billed_and_the_same(job: Job, event: RunsAfterItsEnd) -> bool:
 
 @on(RunsAfterItsEnd, State.ENDED, State.SETTLED, when=_is_billed_and_the_same)
 def _runs_once_more(job: Job, _: RunsAfterItsEnd) -> Next:
-    """The bill stays as it is. The effect CANCEL ends the later run."""
+    """The effect CANCEL ends the later run. The bill stays as it is if it may have been
+    sent.
+    """
+    if job.may_run_again:
+        return job, (Effect(EffectKind.CANCEL),)
     assert job.outcome is not None  # noqa: S101  the rule's condition
     stop = job.stop or Stop(job.outcome.status, REQUEUEABLE)
     return replace(job, stop=stop), (Effect(EffectKind.CANCEL),)
+
+
+def _is_later_and_unbilled(job: Job, event: LaterRunEnded) -> bool:
+    if not job.may_run_again or job.slurm_id != event.slurm_id:
+        return False
+    return job.slurm_submit_s is not None and event.submit_s > job.slurm_submit_s
+
+
+@on(LaterRunEnded, State.ENDED, when=_is_later_and_unbilled)
+def _later_run_ended(job: Job, event: LaterRunEnded) -> Next:
+    """Bill the later run, too, as far as the paid time goes."""
+    assert job.outcome is not None  # noqa: S101  only an end sets `may_run_again`
+    before_s = job.outcome.elapsed_s
+    paid_s = max(job.limit_min * SECONDS_PER_MINUTE, before_s)
+    elapsed_s = min(before_s + event.elapsed_s, paid_s)
+    billed = replace(
+        job,
+        outcome=replace(job.outcome, elapsed_s=elapsed_s),
+        slurm_submit_s=event.submit_s,
+    )
+    return _report_end(billed)
+
+
+def _can_run_again(job: Job, _: RequeueNotForbidden) -> bool:
+    return job.may_run_again and job.outcome is not None
+
+
+@on(RequeueNotForbidden, State.ENDED, when=_can_run_again)
+def _requeue_not_forbidden(job: Job, _: RequeueNotForbidden) -> Next:
+    """Report the end all the same: the operator may take long. CANCEL stays open."""
+    assert job.outcome is not None  # noqa: S101  the rule's condition
+    stop = job.stop or Stop(job.outcome.status, REQUEUEABLE)
+    return _report_end(replace(job, stop=stop))
+
+
+def _requeue_is_forbidden(job: Job, event: EffectCompleted) -> bool:
+    return job.may_run_again and event.kind is EffectKind.CANCEL
+
+
+@on(EffectCompleted, State.ENDED, when=_requeue_is_forbidden)
+def _requeue_forbidden(job: Job, _: EffectCompleted) -> Next:
+    return _report_end(job)
+
+
+def _report_end(job: Job) -> Next:
+    return replace(job, may_run_again=False), (Effect(EffectKind.REPORT),)
 
 
 @on(SlurmJobMissing, *IN_SLURM, when=_is_the_same_slurm_job)
@@ -828,7 +882,8 @@ def _operator_settled_job(job: Job, event: OperatorSettledJob) -> Next:
     """Cancel what SLURM may have of the job. After an unclear submission, the cancel
     waits until nothing can arrive.
     """
-    ended, effects = _end(replace(job, settled_by_operator=True), event.outcome)
+    settled = replace(job, settled_by_operator=True, may_run_again=False)
+    ended, effects = _end(settled, event.outcome)
     if job.slurm_id is None:
         return ended, effects
     return ended, (*effects, *stop_slurm(job))
@@ -839,7 +894,10 @@ def _cancel_abandoned(job: Job, _: OperatorAbandonedEffect) -> Next:
     """Drop the wish to cancel together with its effect. Otherwise the next sweep would
     open the effect again.
     """
-    return replace(job, cancel_requested=False, stop=None), ()
+    unstopped = replace(job, cancel_requested=False, stop=None)
+    if job.may_run_again:
+        return _report_end(unstopped)
+    return unstopped, ()
 
 
 @on(OperatorAbandonedEffect, when=_abandons(EffectKind.TOP_UP))
@@ -921,11 +979,21 @@ ignore(
 )
 ignore(
     RunsAfterItsEnd,
+    LaterRunEnded,
+    RequeueNotForbidden,
     states=NOT_ENDED,
     because="the job has no end that a later run could follow",
 )
 ignore(
     RunsAfterItsEnd,
+    LaterRunEnded,
+    RequeueNotForbidden,
     states=(State.REFUSED,),
     because="the job was given back, and has no bill",
+)
+ignore(
+    LaterRunEnded,
+    RequeueNotForbidden,
+    states=(State.SETTLED,),
+    because="the contract has the bill",
 )

@@ -54,6 +54,7 @@ COLUMNS = (
     "put_back",
     "stop_status",
     "stop_reason",
+    "may_run_again",
 )  # of a job, in `jobs`
 
 
@@ -93,6 +94,7 @@ def job_from_row(row: "RowMapping") -> Job:
         runs=tuple(JobRun(**entry) for entry in row["runs"]),
         put_back=row["put_back"],
         stop=_stop(row),
+        may_run_again=row["may_run_again"],
     )
 
 
@@ -134,6 +136,7 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "put_back": job.put_back,
         "stop_status": None,
         "stop_reason": None,
+        "may_run_again": job.may_run_again,
     }
     if job.outcome is not None:
         columns |= {

@@ -37,7 +37,7 @@ STALE_S = 60.0  # work that no worker has touched for so long
 
 _JOBS = """
     SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,
-        cancel_requested, time_limit_min, applied_limit_min, stop_status,
+        cancel_requested, time_limit_min, applied_limit_min, stop_status, may_run_again,
         definition::text AS definition, top_ups::text AS top_ups, runs::text AS runs,
         COALESCE(effects.open, '{}') AS open, COALESCE(effects.parked, '{}') AS parked,
         unread.job_id IS NOT NULL AS has_unread_callback
@@ -347,6 +347,7 @@ def _summaries(
                 row.time_limit_min, added_min, row.applied_limit_min, runs
             ),
             stopped=row.stop_status is not None,
+            may_run_again=row.may_run_again,
             paid=_paid(
                 row.definition,
                 row.time_limit_min,

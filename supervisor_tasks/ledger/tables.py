@@ -74,6 +74,7 @@ JOBS = Table(
     Column("put_back", Integer, server_default=text("0"), nullable=False),
     Column("stop_status", SmallInteger),
     Column("stop_reason", Text),
+    Column("may_run_again", Boolean, server_default=text("false"), nullable=False),
     Column("created_at", TIME, server_default=func.now(), nullable=False),
     Column("updated_at", TIME, server_default=func.now(), nullable=False),
     Index(

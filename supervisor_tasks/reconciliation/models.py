@@ -24,8 +24,9 @@ class JobSummary:
     of the newest status from the contract. `open` has the kinds of its open effects,
     and `parked` those of them that are left to the operator. `has_unread_callback`
     means that the ledger holds an unread callback about it. `earlier_limits_min` are the
-    time limits that it had before SLURM was given the last one. `paid` is what it may
-    have in SLURM.
+    time limits that it had before SLURM was given the last one. `may_run_again`: it has
+    ended, and SLURM does not reject a requeue of it yet. `paid` is what it may have in
+    SLURM.
     """
 
     job_id: JobId
@@ -42,6 +43,7 @@ class JobSummary:
     has_unread_callback: bool = False
     earlier_limits_min: frozenset[int] = frozenset()
     stopped: bool = False
+    may_run_again: bool = False
     paid: Paid | None = None
 
     @property

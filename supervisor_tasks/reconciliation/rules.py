@@ -625,6 +625,8 @@ def _missing_effects(job: JobSummary) -> Iterator[Discrepancy]:
     left to the operator.
     """
     required = set(STANDING_EFFECTS[job.state])
+    if job.state is State.ENDED and job.may_run_again:
+        required = {EffectKind.CANCEL}
     if (job.state, job.chain_status) == (State.RUNNING, ChainStatus.SCHEDULED):
         required.add(EffectKind.REPORT)
     must_end = job.cancel_requested or job.stopped

@@ -10,7 +10,7 @@ from supervisor_tasks.reconciliation.doubts import doubts
 from supervisor_tasks.reconciliation.rules import Discrepancy, of_kind
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
 
-RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
+RUN_AGAIN = "jobs were requeued after their end, and are cancelled; plugins/job_submit.lua prevents that"
 
 
 def update_alarms(

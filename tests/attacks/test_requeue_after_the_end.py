@@ -1,14 +1,16 @@
 """A job that has ended in the ledger is requeued in the seconds before the supervisor
-has SLURM reject that.
+has SLURM reject that. Its end is not reported before, so a run in between is billed.
 """
 
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
 
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import Contract
@@ -21,13 +23,17 @@ from supervisor_tasks.jobs.model import (
     JobId,
     SlurmId,
     State,
+    StatusUpdate,
+    pending_reports,
 )
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.reconciliation.run import sweep
 from tests.support.effect_batches import carry_out
+from tests.support.requeueing import SETTLED_AFTER_S
 from tests.support.submission_env import CUSTOMER, PATIENCE_S, SubmissionEnv
 
-UNTIL_REQUEUED = '#!/bin/bash\n[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 600\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n'
+# each run ends when its own file is there
+SCRIPT = "#!/bin/bash\nuntil [ -e ~/{gate}$SLURM_RESTART_COUNT ]; do sleep 0.1; done\n"
 
 
 @pytest.fixture
@@ -48,6 +54,36 @@ def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     site.ledger.holder.close()
 
 
+def run_again(submission_env: SubmissionEnv, slurm_id: SlurmId, seconds: int) -> None:
+    """Let the requeued job run for so many seconds. SLURM would hold it for two
+    minutes. If it begins before its node has ended the old run, the node refuses it.
+    """
+    node_is_ready_s = time.monotonic() + deadline(SETTLED_AFTER_S)
+
+    def has_run() -> bool:
+        if submission_env.field(slurm_id, "State") != "PENDING":
+            return submission_env.seconds_run(slurm_id) >= seconds
+        if time.monotonic() > node_is_ready_s:
+            submission_env.set(slurm_id, StartTime="now")
+        return False
+
+    wait_until(has_run, "the later run", PATIENCE_S, 1.0)
+
+
+def cancel_until_done(
+    submission_env: SubmissionEnv, site: WorkerContext, job_id: JobId
+) -> None:
+    """Carry out the job's cancel again and again, as the fleet does."""
+
+    def is_done() -> bool:
+        effect_id = submission_env.effect_id(job_id, EffectKind.CANCEL)
+        if effect_id:
+            carry_out(site, effect_id)
+        return not submission_env.effect_id(job_id, EffectKind.CANCEL)
+
+    wait_until(is_done, "the cancel", PATIENCE_S, 0.3)
+
+
 def looked_until(
     submission_env: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
 ) -> None:
@@ -60,13 +96,16 @@ def looked_until(
 
 
 def ended_and_requeued(
-    submission_env: SubmissionEnv, site: WorkerContext, *changes: str
+    submission_env: SubmissionEnv,
+    site: WorkerContext,
+    *changes: str,
+    gate: str = "",
 ) -> tuple[JobId, SlurmId]:
     """A job that was requeued after its end, before SLURM was asked to refuse that. Its
     owner makes other changes, too.
     """
-    gate = f"enough-{secrets.token_hex(4)}"
-    job_id = submission_env.new_job(site, UNTIL_REQUEUED.format(gate=gate))
+    gate = gate or f"enough-{secrets.token_hex(4)}"
+    job_id = submission_env.new_job(site, SCRIPT.format(gate=gate))
     slurm_id = submission_env.carry_out(site, job_id).slurm_id
     assert slurm_id is not None
     looked_until(submission_env, site, job_id, State.RUNNING)
@@ -123,4 +162,57 @@ def test_sweep__job_requeued_after_its_end__cancels_it_and_calls_the_operator(
         0.1,
     )
     assert submission_env.field(slurm_id, "Requeue") == "0"
+    assert site.ledger.jobs([job_id])[job_id].outcome == before.outcome
+
+
+@pytest.mark.parametrize(
+    "ends_itself", [False, True], ids=["until it is cancelled", "to its own end"]
+)
+def test_sweep__later_run_has_begun__is_billed_as_the_end_is_not_reported_yet(
+    submission_env: SubmissionEnv, site: WorkerContext, ends_itself: bool
+) -> None:
+    gate = f"enough-{secrets.token_hex(4)}"
+    job_id, slurm_id = ended_and_requeued(submission_env, site, gate=gate)
+    before = site.ledger.jobs([job_id])[job_id]
+    assert before.outcome is not None
+    assert pending_reports(before) == (StatusUpdate(ChainStatus.RUNNING),)
+    run_again(submission_env, slurm_id, 3)
+    ran_s = 0
+    if ends_itself:
+        (submission_env.slurm.users.home(CUSTOMER) / f"{gate}1").touch()
+        wait_until(
+            lambda: submission_env.field(slurm_id, "State") == "COMPLETED",
+            "the end of the later run",
+            PATIENCE_S,
+            0.1,
+        )
+        ran_s = submission_env.seconds_run(slurm_id)
+    sweep(site, "a test")
+    cancel_until_done(submission_env, site, job_id)
+    after = site.ledger.jobs([job_id])[job_id]
+    assert after.outcome is not None
+    ran_s = ran_s or submission_env.seconds_run(slurm_id)
+    assert ran_s >= 3
+    assert after.outcome == replace(
+        before.outcome, elapsed_s=before.outcome.elapsed_s + ran_s
+    )
+    assert pending_reports(after)[-1].status is ChainStatus.FINISHED
+    assert submission_env.effect_id(job_id, EffectKind.REPORT)
+
+
+def test_sweep__later_run_of_a_settled_job__is_cancelled_and_the_bill_stays(
+    submission_env: SubmissionEnv, site: WorkerContext
+) -> None:
+    job_id, slurm_id = ended_and_requeued(submission_env, site)
+    site.ledger.record(JobChange(job_id, ChainStatusObserved(ChainStatus.FINISHED)))
+    before = site.ledger.jobs([job_id])[job_id]
+    run_again(submission_env, slurm_id, 1)
+    sweep(site, "a test")
+    cancel_until_done(submission_env, site, job_id)
+    wait_until(
+        lambda: submission_env.field(slurm_id, "State") == "CANCELLED",
+        "the cancellation",
+        PATIENCE_S,
+        0.1,
+    )
     assert site.ledger.jobs([job_id])[job_id].outcome == before.outcome

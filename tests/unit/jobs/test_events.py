@@ -33,6 +33,8 @@ STORED = {
     events.MoreThanPaid: "MoreThanPaid",
     events.SlurmCompleted: "SlurmCompleted",
     events.RunsAfterItsEnd: "RunsAfterItsEnd",
+    events.LaterRunEnded: "LaterRunEnded",
+    events.RequeueNotForbidden: "RequeueNotForbidden",
     events.CancelRequested: "CancelRequested",
     events.ToppedUp: "ToppedUp",
     events.LimitApplied: "LimitApplied",

@@ -9,9 +9,14 @@ from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,
     EarlierRunsReported,
+    EffectCompleted,
+    Event,
+    LaterRunEnded,
     LimitApplied,
     MoreThanPaid,
     OperatorAbandonedEffect,
+    OperatorSettledJob,
+    RequeueNotForbidden,
     RunsAfterItsEnd,
     SlurmCompleted,
     SlurmJobIdentified,
@@ -28,6 +33,7 @@ from supervisor_tasks.jobs.model import (
     SlurmId,
     State,
     obsolete_effects,
+    pending_reports,
 )
 from supervisor_tasks.jobs.runs import RunEnd, Sighting
 from supervisor_tasks.jobs.state_machine import MAX_PUT_BACK_TIMES
@@ -168,6 +174,85 @@ def test_ended__its_owner_can_have_it_requeued__slurm_must_reject_that() -> None
     assert (
         Effect(EffectKind.CANCEL) not in step(run_once(), SlurmCompleted(finished))[1]
     )
+
+
+FINISHED = Outcome(status=ChainStatus.FINISHED, elapsed_s=70)
+REQUEUEABLE_END = SlurmCompleted(FINISHED, may_requeue=True)
+
+
+def statuses(job: Job) -> list[ChainStatus]:
+    """What the contract lacks."""
+    return [update.status for update in pending_reports(job)]
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        EffectCompleted(EffectKind.CANCEL),
+        RequeueNotForbidden(),
+        OperatorAbandonedEffect(EffectKind.CANCEL, "seen"),
+        LaterRunEnded(ID, T + 100, 0),
+    ],
+)
+def test_ended__it_can_run_again__is_reported_after_slurm_must_reject_that(
+    decision: Event,
+) -> None:
+    ended = then(run_once(), REQUEUEABLE_END)
+    assert statuses(ended) == [ChainStatus.RUNNING]
+    decided, effects = step(ended, decision)
+    assert Effect(EffectKind.REPORT) in effects
+    assert statuses(decided) == [ChainStatus.RUNNING, ChainStatus.FINISHED]
+    assert decided.outcome == FINISHED
+    # what SLURM rejects needs no cancel; where it cannot be told, the operator decides
+    assert (EffectKind.CANCEL in obsolete_effects(decided)) is not isinstance(
+        decision, RequeueNotForbidden
+    )
+
+
+def test_ended__it_can_run_again_and_the_operator_settles_it__is_reported() -> None:
+    settled = Outcome(status=ChainStatus.CANCELLED, elapsed_s=9, reason="by hand")
+    job = then(then(run_once(), REQUEUEABLE_END), OperatorSettledJob(settled))
+    assert statuses(job)[-1] is ChainStatus.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("event", "billed_s"),
+    [
+        (LaterRunEnded(ID, T + 100, 50), 120),
+        (LaterRunEnded(ID, T + 100, 5000), 600),  # the paid time
+        (LaterRunEnded(ID, T, 50), 70),  # the run that ended
+        (LaterRunEnded(SlurmId(8), T + 100, 50), 70),
+    ],
+)
+def test_later_run_ended__before_the_report__is_billed_up_to_the_paid_time(
+    event: LaterRunEnded, billed_s: int
+) -> None:
+    job = then(then(run_once(), REQUEUEABLE_END), event)
+    assert job.outcome == replace(FINISHED, elapsed_s=billed_s)
+    # the same run once more: a second effect saw it, too
+    assert then(job, event).outcome == job.outcome
+
+
+def test_later_run_ended__after_more_time_than_was_paid__the_bill_stays() -> None:
+    long = replace(FINISHED, elapsed_s=700)
+    ended = then(run_once(), SlurmCompleted(long, may_requeue=True))
+    assert then(ended, LaterRunEnded(ID, T + 100, 50)).outcome == long
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_later_run_ended__report_was_not_held_back__the_bill_stays(
+    settled: bool,
+) -> None:
+    ended = then(run_once(), SlurmCompleted(FINISHED))
+    if settled:
+        ended = then(ended, ChainStatusObserved(ChainStatus.FINISHED))
+    assert then(ended, LaterRunEnded(ID, T + 100, 50)) == ended
+    assert then(ended, RequeueNotForbidden()) == ended
+
+
+def test_runs_after_its_end__its_report_waits__the_cancel_is_opened_again() -> None:
+    ended = then(run_once(), REQUEUEABLE_END)
+    assert step(ended, RunsAfterItsEnd(ID)) == (ended, (Effect(EffectKind.CANCEL),))
 
 
 def test_ended__by_itself_while_being_stopped__keeps_its_end_and_gets_the_reason() -> (

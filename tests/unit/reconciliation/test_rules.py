@@ -406,6 +406,13 @@ def test_find_discrepancies__its_owner_released_it__the_monitor_looks_if_parked(
     assert find_discrepancies(seeing(held, rows=[row(1, "PENDING")])) == []
 
 
+def test_find_discrepancies__ended_and_may_run_again__needs_its_cancel_alone() -> None:
+    ended = known(state=State.ENDED, may_run_again=True, open=frozenset())
+    assert only(seeing(ended)).events == (EffectMissing(EffectKind.CANCEL),)
+    reported = replace(ended, may_run_again=False)
+    assert only(seeing(reported)).events == (EffectMissing(EffectKind.REPORT),)
+
+
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
 def test_find_discrepancies__parked_and_not_listed__only_an_end_in_accounting_counts(
     state: State,
