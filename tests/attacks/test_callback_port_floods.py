@@ -24,6 +24,7 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from grpc_callbacks.connections import CALLS_OF_A_PEER
+from grpc_callbacks.self_check import CALM_S, MAX_TRIES, TRY_S
 from grpc_callbacks.server import MAX_STREAMS
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
@@ -341,6 +342,7 @@ from grpc_callbacks.server import CallbackServer
 begin = CallbackServer.start
 
 def stand_still():
+    open(sys.argv[1], "w").close()
     if "log" in sys.argv:
         os.set_blocking(1, False)
         try:
@@ -366,19 +368,20 @@ def test_process__cannot_answer_itself__ends_with_a_line_that_says_so(
     """Even if it hangs because its log is a full pipe, so that it cannot log a line."""
     log = tmp_path / "log"
     environment = {**site.environment, "LISTEN_ADDRESS": "127.0.0.1:0"}
+    stuck, stuck_too = tmp_path / "stuck", tmp_path / "stuck too"
     argv = [sys.executable, "-c", STUCK]
     reads, writes = os.pipe()
     with log.open("wb") as out:
         children = [
             subprocess.Popen(
-                argv,
+                [*argv, str(stuck)],
                 env=environment,
                 cwd=REPOSITORY,
                 stdout=out,
                 stderr=subprocess.STDOUT,
             ),
             subprocess.Popen(
-                [*argv, "log"],
+                [*argv, str(stuck_too), "log"],
                 env=environment,
                 cwd=REPOSITORY,
                 stdout=writes,
@@ -386,8 +389,9 @@ def test_process__cannot_answer_itself__ends_with_a_line_that_says_so(
             ),
         ]
         try:
-            for child in children:
-                child.wait(deadline(60))
+            children[0].wait(deadline(60))
+            stood_still_s = time.time() - stuck.stat().st_mtime
+            children[1].wait(deadline(60))
         finally:
             for child in children:
                 child.kill()
@@ -395,4 +399,8 @@ def test_process__cannot_answer_itself__ends_with_a_line_that_says_so(
             os.close(reads)
             os.close(writes)
     assert [child.returncode for child in children] == [70, 70]
+    without_answer_s = MAX_TRIES * TRY_S
+    assert without_answer_s == 10
+    assert stood_still_s > without_answer_s - TRY_S
+    assert stood_still_s < without_answer_s + CALM_S + deadline(5)
     assert "does not answer itself" in log.read_text()

@@ -40,13 +40,9 @@ def callbacks(grid: Grid) -> list[Figure]:
     insert_jobs(grid)
     try:
         unpaced = call(grid, Calls(FIRST, CALLS, CALLERS))
-        wait_until(
-            lambda: unread(grid) == 0,
-            "the workers to have read these callbacks",
-            120.0,
-            0.5,
-        )
+        wait_until_read(grid)
         paced = call(grid, Calls(FIRST + CALLS, OFFERED, CALLERS, OFFERED_A_SECOND))
+        wait_until_read(grid)  # the workers lock the rows in an order of their own
     finally:
         delete_jobs(grid)
     rate = unpaced.answered / unpaced.seconds
@@ -104,6 +100,11 @@ def delete_jobs(grid: Grid) -> None:
     with ledger(grid) as engine, engine.begin() as connection:
         for statement in _DELETE_JOBS:
             connection.execute(text(statement), {"made_up": _MADE_UP})
+
+
+def wait_until_read(grid: Grid) -> None:
+    """Wait until the workers have read all callbacks."""
+    wait_until(lambda: unread(grid) == 0, "the callbacks to be read", 120.0, 0.5)
 
 
 def unread(grid: Grid) -> int:
