@@ -6,6 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 MAX_JOBS_IN_ALARM = 20  # jobs that an alarm names
+# of workers that cancel such jobs, and of the sweep
+RUNS_AFTER_END_ADVICE = "jobs were requeued after their end, and are cancelled; plugins/job_submit.lua prevents that"
 
 
 class AlarmName(StrEnum):

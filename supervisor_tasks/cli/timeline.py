@@ -145,6 +145,7 @@ EVENT_TEXTS: dict[str, EventText] = {
             f"ended a run after its end; it took {details.get('elapsed_s')} s, which are billed, too"
         ),
     ),
+    "RequeueForbidden": ("slurm", _fixed("must reject each requeue of it")),
     "RequeueNotForbidden": (
         "slurm",
         _fixed("cannot be told to reject a requeue of it; its end is reported"),

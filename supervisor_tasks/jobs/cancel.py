@@ -9,13 +9,18 @@ may end.
 
 from collections.abc import Sequence
 
+import structlog
+
+from supervisor_tasks.alarms.alarm_names import RUNS_AFTER_END_ADVICE, AlarmName
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.errors import PermanentError, TransientError
 from supervisor_tasks.jobs.events import (
     EffectCompleted,
     Event,
     LaterRunEnded,
+    RequeueForbidden,
     RequeueNotForbidden,
+    SlurmCompleted,
     SubmissionStillPossible,
     SubmitStarted,
 )
@@ -28,8 +33,12 @@ from supervisor_tasks.slurm.parsers import JobRecord, SlurmUnavailableError
 from supervisor_tasks.slurm.submit_once import may_arrive
 from supervisor_tasks.slurm.submit_token import without_token
 from supervisor_tasks.slurm_lookup.cluster_check import require_expected_cluster
-from supervisor_tasks.slurm_lookup.lookup import record_of
+from supervisor_tasks.slurm_lookup.lookup import look_at, record_of
 
+log = structlog.get_logger()
+
+# for so long an end waits for its report while SLURM cannot be told to reject a requeue
+HELD_BACK_S = 3600.0
 LOOK_AGAIN_S = 60.0  # between looks while the customer has a token that counts
 
 
@@ -38,49 +47,88 @@ def cancel(context: WorkerContext, job: Job) -> Event:
     cancel all SLURM jobs that are identified as the job.
 
     SLURM must not requeue the job: as long as SLURM remembers an ended or cancelled
-    job, its owner could have it run once more. If he has done so since the end that the
-    ledger has, the result tells that run's seconds.
+    job, its owner could have it run once more. The report of a job that has ended
+    waits for that, and runs after its end are billed. If SLURM rejects the order, or
+    for HELD_BACK_S does not answer, the report waits no longer.
 
     Raises TransientError, when SLURM does not answer, cannot cancel the job yet, or has
-    not ended such a run; a retry helps. Raises UndecidedError, when the job may or may not be the grid's; a
-    retry does not help: the operator decides.
+    not ended such a run; a retry helps. Raises UndecidedError, when the job may or may
+    not be the grid's; a retry does not help: the operator decides.
     """
     if job.slurm_id is None:
         return _cancel_without_id(context, job)
     try:
         return _cancel_by_id(context, job, job.slurm_id)
     except PermanentError:
-        if job.may_run_again:  # its report waits, and must not wait for the operator
-            context.ledger.record(JobChange(job.job_id, RequeueNotForbidden()))
+        _report_all_the_same(context, job)
         raise
+    except TransientError:
+        ended = context.ledger.journal.last_ages_s([job.job_id], SlurmCompleted)
+        if ended.get(job.job_id, 0.0) > HELD_BACK_S:
+            _report_all_the_same(context, job)
+        raise
+
+
+def _report_all_the_same(context: WorkerContext, job: Job) -> None:
+    if job.may_run_again:
+        context.ledger.record(JobChange(job.job_id, RequeueNotForbidden()))
 
 
 def _cancel_by_id(context: WorkerContext, job: Job, slurm_id: SlurmId) -> Event:
     control = context.slurm.cluster.control
     seen = record_of(context, job)
-    if seen is None:
+    if job.may_run_again:
+        # before the orders: SLURM then shows the next run
+        _bill_later_run(context, job, seen or _accounted(context, job))
+    if seen is not None:
+        if seen.may_requeue:
+            if seen.phase is Phase.ENDED:
+                control.hold_again(slurm_id)
+            control.forbid_requeue(slurm_id)
+        control.cancel(slurm_id, job.customer)
+    if not job.may_run_again:
         return EffectCompleted(EffectKind.CANCEL)
-    if seen.may_requeue:
-        if seen.phase is Phase.ENDED:
-            control.hold_again(slurm_id)
-        control.forbid_requeue(slurm_id)
-    control.cancel(slurm_id, job.customer)
-    if not _began_after_the_end(job, seen):
-        return EffectCompleted(EffectKind.CANCEL)
-    if seen.phase is not Phase.ENDED:
+    if seen is not None and _runs_now(job, seen):
         raise SlurmUnavailableError(
             f"SLURM has not ended the run of {slurm_id} that its owner began after the job's end"
         )
-    return LaterRunEnded(slurm_id, seen.submit_s, seen.elapsed_s)
+    return RequeueForbidden()
 
 
-def _began_after_the_end(job: Job, seen: JobRecord) -> bool:
-    """Whether SLURM shows a run that began after the end that the ledger has, and that
-    can still be billed.
-    """
-    if not job.may_run_again or seen.is_pending:
-        return False
-    return seen.submit_s > (job.slurm_submit_s or seen.submit_s)
+def _accounted(context: WorkerContext, job: Job) -> JobRecord | None:
+    """Accounting's record of a job that slurmctld does not know."""
+    match = look_at(context, [job], {})[job.job_id]
+    if match.unclear:
+        raise SlurmUnavailableError(match.unclear)
+    return match.record
+
+
+def _runs_now(job: Job, seen: JobRecord) -> bool:
+    """Whether SLURM shows a run after the job's end that has begun, and not ended."""
+    is_later = seen.submit_s > (job.slurm_submit_s or seen.submit_s)
+    return is_later and not seen.is_pending and seen.phase is not Phase.ENDED
+
+
+def _bill_later_run(context: WorkerContext, job: Job, seen: JobRecord | None) -> None:
+    """Record the seconds of a run after the job's end, and tell the operator."""
+    if seen is None or seen.phase is not Phase.ENDED:
+        return
+    if seen.elapsed_s == 0 or seen.submit_s <= (job.slurm_submit_s or seen.submit_s):
+        return
+    event = LaterRunEnded(seen.slurm_id, seen.submit_s, seen.elapsed_s)
+    context.ledger.record(JobChange(job.job_id, event))
+    log.warning(
+        "later_run_billed",
+        job_id=job.job_id,
+        slurm_id=seen.slurm_id,
+        elapsed_s=seen.elapsed_s,
+    )
+    context.ledger.alarms.on(
+        AlarmName.RUNS_AFTER_END,
+        jobs=1,
+        some={job.job_id: seen.slurm_id},
+        advice=RUNS_AFTER_END_ADVICE,
+    )
 
 
 def _cancel_without_id(context: WorkerContext, job: Job) -> Event:

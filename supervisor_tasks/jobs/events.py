@@ -216,9 +216,14 @@ class LaterRunEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RequeueForbidden:
+    """SLURM must reject each requeue of the job, which has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequeueNotForbidden:
-    """SLURM does not accept the order to reject a requeue of the ended job. The
-    operator decides.
+    """SLURM does not accept the order to reject a requeue of the ended job, or does not
+    answer for long. The operator decides.
     """
 
 
@@ -397,6 +402,7 @@ Event = (
     | SlurmCompleted
     | RunsAfterItsEnd
     | LaterRunEnded
+    | RequeueForbidden
     | RequeueNotForbidden
     | CancelRequested
     | ToppedUp
@@ -439,6 +445,7 @@ STORED_NAMES: Mapping[type[Event], str] = {
     SlurmCompleted: "SlurmCompleted",
     RunsAfterItsEnd: "RunsAfterItsEnd",
     LaterRunEnded: "LaterRunEnded",
+    RequeueForbidden: "RequeueForbidden",
     RequeueNotForbidden: "RequeueNotForbidden",
     CancelRequested: "CancelRequested",
     ToppedUp: "ToppedUp",

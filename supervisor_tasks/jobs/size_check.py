@@ -61,7 +61,7 @@ def oversized(
     doubted = list[Live]()
     for job, seen, size in _live(jobs, matches):
         excess = excesses(size, _paid(context, job, seen))
-        if may_be_rounded(excess) and not size.accounted:
+        if may_be_rounded(excess):
             doubted.append((job, seen, size))
         else:
             found.setdefault(job.job_id, []).extend(excess)
@@ -145,14 +145,18 @@ def _paid(context: WorkerContext, job: Job, seen: JobRecord) -> Paid:
 
 def _without_rounding(
     context: WorkerContext, doubted: Sequence[Live]
-) -> dict[JobId, Sequence[Excess]]:
+) -> dict[JobId, list[Excess]]:
     """What is left of each excess after a comparison with what the job asked for, and
     with the site's MaxMemPerCPU.
 
     While SLURM does not answer these questions, only sizes that it never rounds count.
     The check of a waiting job does not depend on SLURM's answer about running jobs.
     """
-    running = {seen.slurm_id for _, seen, _ in doubted if not seen.is_pending}
+    running = {
+        seen.slurm_id
+        for _, seen, size in doubted
+        if not _is_what_was_asked_for(seen, size)
+    }
     cluster = context.slurm.cluster
     unanswered = dict[str, str]()
     limit = _answer_or_none(
@@ -166,16 +170,24 @@ def _without_rounding(
         if asked is not None:
             (requests,) = asked
     _update_unanswered_alarm(context.ledger, unanswered, len(doubted))
-    found = dict[JobId, Sequence[Excess]]()
+    found = dict[JobId, list[Excess]]()
     for job, seen, size in doubted:
-        request = size if seen.is_pending else requests.get(seen.slurm_id)
+        request = requests.get(seen.slurm_id)
+        if _is_what_was_asked_for(seen, size):
+            request = size
         if limit is None or request is None:
-            excess = excesses(size, _paid(context, job, seen))
-            found[job.job_id] = excesses_except(excess, *ROUNDED_UP)
+            excess = excesses_except(
+                excesses(size, _paid(context, job, seen)), *ROUNDED_UP
+            )
         else:
             paid = replace(_paid(context, job, seen), most_memory_per_cpu_mb=limit[0])
-            found[job.job_id] = excesses(as_asked(size, request, paid), paid)
+            excess = list(excesses(as_asked(size, request, paid), paid))
+        found.setdefault(job.job_id, []).extend(excess)
     return found
+
+
+def _is_what_was_asked_for(seen: JobRecord, size: Size) -> bool:
+    return seen.is_pending or size.accounted
 
 
 def _answer_or_none(

@@ -45,6 +45,7 @@ from supervisor_tasks.jobs.events import (
     OperatorConfirmedNotSubmitted,
     OperatorSettledJob,
     Reorganised,
+    RequeueForbidden,
     RequeueNotForbidden,
     RunsAfterItsEnd,
     ScriptFetched,
@@ -652,38 +653,38 @@ def _is_later_and_unbilled(job: Job, event: LaterRunEnded) -> bool:
 
 @on(LaterRunEnded, State.ENDED, when=_is_later_and_unbilled)
 def _later_run_ended(job: Job, event: LaterRunEnded) -> Next:
-    """Bill the later run, too, as far as the paid time goes."""
+    """Bill the later run, too, as far as the paid time goes. SLURM can be told only
+    afterwards to reject a requeue.
+    """
     assert job.outcome is not None  # noqa: S101  only an end sets `may_run_again`
     before_s = job.outcome.elapsed_s
     paid_s = max(job.limit_min * SECONDS_PER_MINUTE, before_s)
     elapsed_s = min(before_s + event.elapsed_s, paid_s)
-    billed = replace(
-        job,
-        outcome=replace(job.outcome, elapsed_s=elapsed_s),
-        slurm_submit_s=event.submit_s,
-    )
-    return _report_end(billed)
+    outcome = replace(job.outcome, elapsed_s=elapsed_s)
+    return replace(job, outcome=outcome, slurm_submit_s=event.submit_s), ()
 
 
-def _can_run_again(job: Job, _: RequeueNotForbidden) -> bool:
-    return job.may_run_again and job.outcome is not None
+def _may_run_again(job: Job, _: RequeueForbidden | RequeueNotForbidden) -> bool:
+    return job.may_run_again
 
 
-@on(RequeueNotForbidden, State.ENDED, when=_can_run_again)
+@on(RequeueNotForbidden, State.ENDED, when=_may_run_again)
 def _requeue_not_forbidden(job: Job, _: RequeueNotForbidden) -> Next:
     """Report the end all the same: the operator may take long. CANCEL stays open."""
-    assert job.outcome is not None  # noqa: S101  the rule's condition
+    assert job.outcome is not None  # noqa: S101  only an end sets `may_run_again`
     stop = job.stop or Stop(job.outcome.status, REQUEUEABLE)
     return _report_end(replace(job, stop=stop))
 
 
-def _requeue_is_forbidden(job: Job, event: EffectCompleted) -> bool:
-    return job.may_run_again and event.kind is EffectKind.CANCEL
-
-
-@on(EffectCompleted, State.ENDED, when=_requeue_is_forbidden)
-def _requeue_forbidden(job: Job, _: EffectCompleted) -> Next:
+@on(RequeueForbidden, State.ENDED, when=_may_run_again)
+def _requeue_forbidden(job: Job, _: RequeueForbidden) -> Next:
     return _report_end(job)
+
+
+@on(RequeueForbidden, State.REFUSED, State.SETTLED, when=_may_run_again)
+def _requeue_forbidden_later(job: Job, _: RequeueForbidden) -> Next:
+    """A lost block may bring the job back to ENDED."""
+    return replace(job, may_run_again=False), ()
 
 
 def _report_end(job: Job) -> Next:
@@ -980,6 +981,7 @@ ignore(
 ignore(
     RunsAfterItsEnd,
     LaterRunEnded,
+    RequeueForbidden,
     RequeueNotForbidden,
     states=NOT_ENDED,
     because="the job has no end that a later run could follow",

@@ -16,6 +16,7 @@ from supervisor_tasks.jobs.events import (
     EffectMissing,
     Event,
     ExistingSlurmJobAdopted,
+    RequeueNotForbidden,
     RunsAfterItsEnd,
     SlurmJobMissing,
     SubmissionLostBySlurm,
@@ -38,6 +39,7 @@ from supervisor_tasks.reconciliation.snapshot import (
     Snapshot,
     Trace,
     absence_confirmed,
+    foreign,
     has_our_comment,
     is_active_job_of,
     is_behind,
@@ -65,6 +67,7 @@ STANDING_EFFECTS = {
     State.REFUSED: {EffectKind.RETURN_JOB},
     State.SETTLED: set[EffectKind](),
 }
+TAKEN_IN = (DiscrepancyKind.ADOPTED, DiscrepancyKind.NEVER_SEEN)
 ADOPTED_IN = (State.CLAIMED, State.READY, *IN_SLURM)
 NOT_OURS_ANY_MORE = (
     DiscrepancyKind.FINAL_ON_CHAIN,
@@ -477,6 +480,18 @@ def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
         yield Discrepancy(DiscrepancyKind.NEVER_SEEN, job_id, slurm_id, events)
 
 
+def unpaid(snapshot: Snapshot, discrepancies: Sequence[Discrepancy]) -> list[SqueueRow]:
+    """Return the live SLURM jobs of customers that nothing explains, without those that
+    this sweep cancels, or takes into the ledger.
+    """
+    handled = set[SlurmId | None]()
+    for discrepancy in discrepancies:
+        handled.add(discrepancy.cancel)
+        if discrepancy.kind in TAKEN_IN:
+            handled.add(discrepancy.slurm_id)
+    return [row for row in foreign(snapshot) if row.slurm_id not in handled]
+
+
 def _unexpected_jobs(
     snapshot: Snapshot, slurm: Mapping[SlurmId, SqueueRow]
 ) -> Iterator[Discrepancy]:
@@ -627,6 +642,13 @@ def _missing_effects(job: JobSummary) -> Iterator[Discrepancy]:
     required = set(STANDING_EFFECTS[job.state])
     if job.state is State.ENDED and job.may_run_again:
         required = {EffectKind.CANCEL}
+        if EffectKind.CANCEL in job.parked:  # its report must not wait for the operator
+            yield Discrepancy(
+                DiscrepancyKind.EFFECT_MISSING,
+                job.job_id,
+                job.slurm_id,
+                (RequeueNotForbidden(),),
+            )
     if (job.state, job.chain_status) == (State.RUNNING, ChainStatus.SCHEDULED):
         required.add(EffectKind.REPORT)
     must_end = job.cancel_requested or job.stopped

@@ -23,8 +23,8 @@ from supervisor_tasks.reconciliation.foreign_jobs import (
     update_unchecked_token_alarm,
 )
 from supervisor_tasks.reconciliation.recording import record_discrepancies
-from supervisor_tasks.reconciliation.rules import find_discrepancies
-from supervisor_tasks.reconciliation.snapshot import Snapshot, foreign
+from supervisor_tasks.reconciliation.rules import find_discrepancies, unpaid
+from supervisor_tasks.reconciliation.snapshot import Snapshot
 from supervisor_tasks.reconciliation.source_outages import (
     unreachable_since,
     update_unreachable_alarm,
@@ -92,9 +92,7 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     undecided = needs_operator(snapshot, discrepancies, undecided_before)
     update_alarms(context.ledger, snapshot, discrepancies, undecided)
     if snapshot.slurm is not None:
-        to_cancel = {discrepancy.cancel for discrepancy in discrepancies}
-        unpaid = [job for job in foreign(snapshot) if job.slurm_id not in to_cancel]
-        update_foreign_job_alarm(context, unpaid)
+        update_foreign_job_alarm(context, unpaid(snapshot, discrepancies))
         update_unchecked_token_alarm(context, snapshot.slurm.values())
     _pause_submissions(context.ledger, snapshot)
     _dispatch(context, report)

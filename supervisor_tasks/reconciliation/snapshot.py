@@ -411,13 +411,13 @@ def _may_be_known_as(row: SqueueRow, job: JobSummary) -> bool:
 
 def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:
     """The names and users of jobs that SLURM may have before the ledger has their ids:
-    those that are being submitted, and active claims that the ledger does not have,
+    those whose submission may arrive, and active claims that the ledger does not have,
     which may be another ledger's. Their owners know these names too: a job that only
     waits to be submitted, or that is over, explains nothing.
     """
     expected = set[tuple[str, str]]()
     for job in snapshot.jobs.values():
-        if _is_being_submitted(job):
+        if _may_arrive(job):
             expected.add((job.job_id, job.customer))
     claimed = {*snapshot.claims, *snapshot.foreign_claim_tags}
     for job_id in new_among(claimed, snapshot):
@@ -427,10 +427,17 @@ def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:
     return expected
 
 
-def _is_being_submitted(job: JobSummary) -> bool:
-    if job.slurm_id is not None or job.state is not State.SUBMITTING:
+def _may_arrive(job: JobSummary) -> bool:
+    """Whether a submission of the job may arrive in SLURM, and a worker waits for it. A
+    job that is over is cancelled when it arrives. That of a REFUSED job would be its
+    customer's own.
+    """
+    if job.slurm_id is not None or job.state is State.REFUSED:
         return False
-    return EffectKind.SUBMIT not in job.parked
+    waiting = job.open - job.parked
+    if job.state is State.SUBMITTING:
+        return EffectKind.SUBMIT in waiting
+    return EffectKind.CANCEL in waiting
 
 
 def names_with_our_comment(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:

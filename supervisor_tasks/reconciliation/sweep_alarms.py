@@ -3,14 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from supervisor_tasks.alarms.alarm_names import MAX_JOBS_IN_ALARM, AlarmName
+from supervisor_tasks.alarms.alarm_names import (
+    MAX_JOBS_IN_ALARM,
+    RUNS_AFTER_END_ADVICE,
+    AlarmName,
+)
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation.doubts import doubts
 from supervisor_tasks.reconciliation.rules import Discrepancy, of_kind
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
-
-RUN_AGAIN = "jobs were requeued after their end, and are cancelled; plugins/job_submit.lua prevents that"
 
 
 def update_alarms(
@@ -48,7 +50,10 @@ def _raise_requeued_alarm(ledger: Ledger, discrepancies: Sequence[Discrepancy]) 
     if again:
         some = dict(list(again.items())[:MAX_JOBS_IN_ALARM])
         ledger.alarms.on(
-            AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, advice=RUN_AGAIN
+            AlarmName.RUNS_AFTER_END,
+            jobs=len(again),
+            some=some,
+            advice=RUNS_AFTER_END_ADVICE,
         )
 
 

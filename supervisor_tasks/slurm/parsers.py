@@ -179,6 +179,8 @@ _NOT_CHANGED_NOW = (
     "job can not be altered now, try again later",
     "the db index is being set, try again in a bit",
     "invalid user name",
+    # its owner has just requeued it, so it needs no `requeuehold`
+    "job is pending execution",
 )
 _UNKNOWN_JOB = (
     "invalid job id specified",

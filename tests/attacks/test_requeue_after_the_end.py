@@ -15,6 +15,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
+from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.events import ChainStatusObserved
 from supervisor_tasks.jobs.model import (
     Address,
@@ -28,10 +29,19 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.reconciliation.run import sweep
+from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from tests.support.effect_batches import carry_out
 from tests.support.requeueing import SETTLED_AFTER_S
-from tests.support.submission_env import CUSTOMER, PATIENCE_S, SubmissionEnv
+from tests.support.submission_env import (
+    CUSTOMER,
+    PATHS,
+    PATIENCE_S,
+    SubmissionEnv,
+)
 
+NO_ANSWER = (
+    "#!/bin/sh\necho 'scancel: error: Unable to contact slurm controller' >&2\nexit 1\n"
+)
 # each run ends when its own file is there
 SCRIPT = "#!/bin/bash\nuntil [ -e ~/{gate}$SLURM_RESTART_COUNT ]; do sleep 0.1; done\n"
 
@@ -54,6 +64,19 @@ def site(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
     site.ledger.holder.close()
 
 
+@pytest.fixture
+def without_scancel(submission_env: SubmissionEnv) -> Iterator[WorkerContext]:
+    """The site, where slurmctld does not answer after the orders by scontrol."""
+    scancel = submission_env.processes.folder / "scancel"
+    scancel.write_text(NO_ANSWER)
+    scancel.chmod(0o755)
+    cluster = submission_env.cluster(paths=replace(PATHS, scancel=str(scancel)))
+    broken = submission_env.site(cluster)
+    yield broken
+    cluster.login_node.ssh.close()
+    broken.ledger.holder.close()
+
+
 def run_again(submission_env: SubmissionEnv, slurm_id: SlurmId, seconds: int) -> None:
     """Let the requeued job run for so many seconds. SLURM would hold it for two
     minutes. If it begins before its node has ended the old run, the node refuses it.
@@ -68,6 +91,15 @@ def run_again(submission_env: SubmissionEnv, slurm_id: SlurmId, seconds: int) ->
         return False
 
     wait_until(has_run, "the later run", PATIENCE_S, 1.0)
+
+
+def run_after_end(site: WorkerContext) -> dict[str, int]:
+    """The jobs of the alarm."""
+    for alarm in site.ledger.alarms.all():
+        if alarm.name == AlarmName.RUNS_AFTER_END:
+            some: dict[str, int] = alarm.details["some"]
+            return some
+    return {}
 
 
 def cancel_until_done(
@@ -148,12 +180,7 @@ def test_sweep__job_requeued_after_its_end__cancels_it_and_calls_the_operator(
         site.ledger.record(JobChange(job_id, ChainStatusObserved(ChainStatus.FINISHED)))
     before = site.ledger.jobs([job_id])[job_id]
     sweep(site, "a test")
-    alarm = next(
-        alarm
-        for alarm in site.ledger.alarms.all()
-        if alarm.name == AlarmName.RUNS_AFTER_END
-    )
-    assert alarm.details["some"] == {job_id: slurm_id}
+    assert run_after_end(site) == {job_id: slurm_id}
     carry_out(site, submission_env.effect_id(job_id, EffectKind.CANCEL))
     wait_until(
         lambda: submission_env.field(slurm_id, "State") == "CANCELLED",
@@ -169,7 +196,10 @@ def test_sweep__job_requeued_after_its_end__cancels_it_and_calls_the_operator(
     "ends_itself", [False, True], ids=["until it is cancelled", "to its own end"]
 )
 def test_sweep__later_run_has_begun__is_billed_as_the_end_is_not_reported_yet(
-    submission_env: SubmissionEnv, site: WorkerContext, ends_itself: bool
+    submission_env: SubmissionEnv,
+    site: WorkerContext,
+    without_scancel: WorkerContext,
+    ends_itself: bool,
 ) -> None:
     gate = f"enough-{secrets.token_hex(4)}"
     job_id, slurm_id = ended_and_requeued(submission_env, site, gate=gate)
@@ -187,6 +217,9 @@ def test_sweep__later_run_has_begun__is_billed_as_the_end_is_not_reported_yet(
             0.1,
         )
         ran_s = submission_env.seconds_run(slurm_id)
+        # fails between the orders: the next try sees the run that is on hold
+        with pytest.raises(SlurmUnavailableError):
+            cancel(without_scancel, before)
     sweep(site, "a test")
     cancel_until_done(submission_env, site, job_id)
     after = site.ledger.jobs([job_id])[job_id]
@@ -198,6 +231,25 @@ def test_sweep__later_run_has_begun__is_billed_as_the_end_is_not_reported_yet(
     )
     assert pending_reports(after)[-1].status is ChainStatus.FINISHED
     assert submission_env.effect_id(job_id, EffectKind.REPORT)
+    assert run_after_end(site)[job_id] == slurm_id
+
+
+@pytest.mark.parametrize("ended_ago", ["0", "2 hours"])
+def test_cancel__slurm_cannot_be_told_to_reject_a_requeue__reports_after_an_hour(
+    submission_env: SubmissionEnv,
+    site: WorkerContext,
+    without_scancel: WorkerContext,
+    ended_ago: str,
+) -> None:
+    job_id, _ = ended_and_requeued(submission_env, site)
+    with submission_env.engine.begin() as connection:
+        earlier = "UPDATE events SET at = at - CAST(:ago AS interval) WHERE job_id = :id AND name = 'SlurmCompleted'"
+        connection.execute(text(earlier), {"id": job_id, "ago": ended_ago})
+    with pytest.raises(SlurmUnavailableError):
+        cancel(without_scancel, site.ledger.jobs([job_id])[job_id])
+    reports = pending_reports(site.ledger.jobs([job_id])[job_id])
+    assert (reports[-1].status is ChainStatus.FINISHED) == (ended_ago != "0")
+    cancel(site, site.ledger.jobs([job_id])[job_id])
 
 
 def test_sweep__later_run_of_a_settled_job__is_cancelled_and_the_bill_stays(

@@ -2,6 +2,7 @@
 share.
 """
 
+import secrets
 import signal
 import threading
 import time
@@ -24,7 +25,13 @@ from supervisor_tasks.errors import UndecidedError
 from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
-from supervisor_tasks.jobs.model import Address, State
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    EffectKind,
+    State,
+    pending_reports,
+)
 from supervisor_tasks.jobs.per_job_results import required
 from supervisor_tasks.monitoring.check_alarms import check_alarms
 from supervisor_tasks.slurm.hardware import PartitionHardware
@@ -265,6 +272,29 @@ def test_time_limit_and_cancel__over_slurmrestd__change_the_job_in_slurm(
     site.slurm.cluster.control.cancel(queued.slurm_id, CUSTOMER)
     with pytest.raises(SlurmRejectedError, match="requeuehold"):
         site.slurm.cluster.control.hold_again(queued.slurm_id)
+
+
+def test_cancel__slurmrestd_cannot_forbid_the_requeue__the_end_is_reported(
+    submission_env: SubmissionEnv, site: WorkerContext
+) -> None:
+    """slurmrestd cannot forbid the requeue."""
+    gate = f"enough-{secrets.token_hex(4)}"
+    script = f"#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n"
+    job = submission_env.new_job(site, script)
+    slurm_id = submission_env.until_queued(site, job).slurm_id
+    assert slurm_id is not None
+    submission_env.set(slurm_id, Requeue="1")
+    (submission_env.slurm.users.home(CUSTOMER) / gate).touch()
+    wait_until(
+        lambda: submission_env.look(site, job).state is State.ENDED, "its end", 60.0
+    )
+    assert site.ledger.jobs([job])[job].may_run_again
+    with pytest.raises(SlurmRejectedError, match="requeuehold"):
+        cancel(site, site.ledger.jobs([job])[job])
+    ended = site.ledger.jobs([job])[job]
+    assert pending_reports(ended)[-1].status is ChainStatus.FINISHED
+    assert submission_env.effect_id(job, EffectKind.REPORT)
+    assert submission_env.effect_id(job, EffectKind.CANCEL)
 
 
 def test_cancel__another_users_job__runs_on(

@@ -34,6 +34,7 @@ STORED = {
     events.SlurmCompleted: "SlurmCompleted",
     events.RunsAfterItsEnd: "RunsAfterItsEnd",
     events.LaterRunEnded: "LaterRunEnded",
+    events.RequeueForbidden: "RequeueForbidden",
     events.RequeueNotForbidden: "RequeueNotForbidden",
     events.CancelRequested: "CancelRequested",
     events.ToppedUp: "ToppedUp",

@@ -16,6 +16,7 @@ from supervisor_tasks.jobs.events import (
     MoreThanPaid,
     OperatorAbandonedEffect,
     OperatorSettledJob,
+    RequeueForbidden,
     RequeueNotForbidden,
     RunsAfterItsEnd,
     SlurmCompleted,
@@ -188,10 +189,9 @@ def statuses(job: Job) -> list[ChainStatus]:
 @pytest.mark.parametrize(
     "decision",
     [
-        EffectCompleted(EffectKind.CANCEL),
+        RequeueForbidden(),
         RequeueNotForbidden(),
         OperatorAbandonedEffect(EffectKind.CANCEL, "seen"),
-        LaterRunEnded(ID, T + 100, 0),
     ],
 )
 def test_ended__it_can_run_again__is_reported_after_slurm_must_reject_that(
@@ -207,6 +207,21 @@ def test_ended__it_can_run_again__is_reported_after_slurm_must_reject_that(
     assert (EffectKind.CANCEL in obsolete_effects(decided)) is not isinstance(
         decision, RequeueNotForbidden
     )
+
+
+def test_ended__cancel_from_before_its_end_is_done__the_report_waits_on() -> None:
+    """The customer cancelled the job while it ran, and SLURM was not told to reject a
+    requeue.
+    """
+    ended = then(run_once(), REQUEUEABLE_END)
+    assert then(ended, EffectCompleted(EffectKind.CANCEL)) == ended
+    assert EffectKind.CANCEL not in obsolete_effects(ended)
+
+
+def test_requeue_forbidden__of_a_settled_job__its_report_waits_no_more() -> None:
+    ended = then(run_once(), REQUEUEABLE_END)
+    settled = then(ended, ChainStatusObserved(ChainStatus.FINISHED))
+    assert not then(settled, RequeueForbidden()).may_run_again
 
 
 def test_ended__it_can_run_again_and_the_operator_settles_it__is_reported() -> None:
@@ -228,6 +243,7 @@ def test_later_run_ended__before_the_report__is_billed_up_to_the_paid_time(
     event: LaterRunEnded, billed_s: int
 ) -> None:
     job = then(then(run_once(), REQUEUEABLE_END), event)
+    assert statuses(job) == [ChainStatus.RUNNING]  # the requeue is not forbidden yet
     assert job.outcome == replace(FINISHED, elapsed_s=billed_s)
     # the same run once more: a second effect saw it, too
     assert then(job, event).outcome == job.outcome

@@ -13,6 +13,7 @@ from supervisor_tasks.jobs.events import (
     EffectMissing,
     Event,
     ExistingSlurmJobAdopted,
+    RequeueNotForbidden,
     ScriptFetched,
     SlurmJobMissing,
     SlurmRunningObserved,
@@ -42,6 +43,7 @@ from supervisor_tasks.reconciliation.rules import (
     ends_on_chain,
     find_discrepancies,
     of_kind,
+    unpaid,
 )
 from supervisor_tasks.reconciliation.snapshot import (
     MIN_LOST_JOBS,
@@ -411,6 +413,24 @@ def test_find_discrepancies__ended_and_may_run_again__needs_its_cancel_alone() -
     assert only(seeing(ended)).events == (EffectMissing(EffectKind.CANCEL),)
     reported = replace(ended, may_run_again=False)
     assert only(seeing(reported)).events == (EffectMissing(EffectKind.REPORT),)
+    cancels = frozenset({EffectKind.CANCEL})
+    assert find_discrepancies(seeing(replace(ended, open=cancels))) == []
+    # the report must not wait for the operator
+    parked = replace(ended, open=cancels, parked=cancels)
+    assert only(seeing(parked)).events == (RequeueNotForbidden(),)
+
+
+@pytest.mark.parametrize("comment", [OUR_COMMENT, ""])
+def test_unpaid__job_that_this_sweep_takes_into_the_ledger__is_none(
+    comment: str,
+) -> None:
+    """A ledger that was restored from a backup has no id of the job yet."""
+    ready = known(state=State.READY, slurm_id=None)
+    view = seeing(ready, rows=[row(7, number=1, user=CUSTOMER, comment=comment)])
+    found = find_discrepancies(view)
+    assert [discrepancy.kind for discrepancy in found] == [DiscrepancyKind.ADOPTED]
+    assert unpaid(view, found) == []
+    assert [seen.slurm_id for seen in unpaid(view, [])] == [7]
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])

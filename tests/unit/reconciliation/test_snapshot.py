@@ -57,6 +57,7 @@ from tests.support.snapshots import (
     seeing,
 )
 
+CANCELLED = frozenset({EffectKind.CANCEL})
 REFUSED = JobRecord(SlurmId(7), "FAILED", 0, 256, "BadConstraints")
 
 
@@ -170,6 +171,10 @@ def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job(
         ({"slurm_id": SlurmId(2), "name": name(8)}, True),  # parked in its submission
         ({"slurm_id": SlurmId(2), "name": name(9)}, True),  # over, and had no id
         ({"slurm_id": SlurmId(2), "name": name(10)}, True),  # a claim that is over
+        # over, and cancelled as soon as its submission arrives
+        ({"slurm_id": SlurmId(2), "name": name(11)}, False),
+        # given back: only its customer may still submit it
+        ({"slurm_id": SlurmId(2), "name": name(12)}, True),
         ({"slurm_id": SlurmId(2), "user": "0X" + "C" * 40}, True),
         ({"slurm_id": SlurmId(2), "user": "0x" + "c" * 39}, False),
         ({"slurm_id": SlurmId(2), "user": "0x" + "c" * 41}, False),
@@ -188,6 +193,8 @@ def test_foreign__job_of_a_customer__is_found_if_nothing_explains_it(
             8, State.SUBMITTING, slurm_id=None, parked=frozenset({EffectKind.SUBMIT})
         ),
         name(9): known(9, State.ENDED, slurm_id=None),
+        name(11): known(11, State.ENDED, slurm_id=None, open=CANCELLED),
+        name(12): known(12, State.REFUSED, slurm_id=None, open=CANCELLED),
     }
     chain = {
         name(5): on_chain_job(),
