@@ -1,5 +1,5 @@
 """What customers' jobs in SLURM show about job_submit.lua. A sweep sees these jobs,
-because it lists all jobs. Which of them are not ours: `foreign` in snapshot.py.
+because it lists all jobs that SLURM remembers. Which of them are not ours: `foreign` in snapshot.py.
 
 If slurmctld runs job_submit.lua, a customer has only the supervisor's jobs, and no
 comment shows a token.
@@ -11,7 +11,9 @@ from collections.abc import Collection, Sequence
 from supervisor_tasks.alarms.alarm_names import AlarmName
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.reconciliation.snapshot import is_live_row
+from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.reconciliation.models import JobSummary
+from supervisor_tasks.reconciliation.snapshot import is_live_row, is_row_of
 from supervisor_tasks.slurm import submit_token
 from supervisor_tasks.slurm.commands import comment
 from supervisor_tasks.slurm.size import Size
@@ -26,6 +28,33 @@ NOT_ASKED = (
     "slurmctld does not run job_submit.lua: it leaves the token in the comment, and the upstream plugins read an address there."
     " Set JobSubmitPlugins=lua in slurm.conf (plugins/README.md), or remove SLURM_SUBMIT_KEY from the workers"
 )
+
+
+def without_settled(ledger: Ledger, jobs: Sequence[SqueueRow]) -> list[SqueueRow]:
+    """These SLURM jobs without those that have ended and are settled jobs of the ledger.
+    The sweep does not read all settled jobs. Raises LedgerUnavailableError, when the
+    database does not answer; a retry helps.
+    """
+    ended = {job.slurm_id for job in jobs if not is_live_row(job)}
+    known = ledger.reconciliations.named((), ended)
+    of_id = dict[SlurmId | None, list[JobSummary]]()
+    for job in known.values():
+        of_id.setdefault(job.slurm_id, []).append(job)
+    unknown = list[SqueueRow]()
+    for row in jobs:
+        may_be = of_id.get(row.slurm_id, ()) if row.slurm_id in ended else ()
+        if not any(_may_be_settled_as(row, job) for job in may_be):
+            unknown.append(row)
+    return unknown
+
+
+def _may_be_settled_as(row: SqueueRow, job: JobSummary) -> bool:
+    """Whether the row may be this job: it is, or no look has seen the job, and the
+    owner may have renamed it.
+    """
+    if job.slurm_submit_s is None:
+        return row.user == job.customer
+    return is_row_of(row, job)
 
 
 def update_foreign_job_alarm(context: WorkerContext, jobs: Sequence[SqueueRow]) -> None:

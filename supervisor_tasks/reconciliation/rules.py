@@ -481,8 +481,8 @@ def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
 
 
 def unpaid(snapshot: Snapshot, discrepancies: Sequence[Discrepancy]) -> list[SqueueRow]:
-    """Return the live SLURM jobs of customers that nothing explains, without those that
-    this sweep cancels, or takes into the ledger.
+    """Return the `foreign` jobs without those that this sweep cancels, or takes into
+    the ledger.
     """
     handled = set[SlurmId | None]()
     for discrepancy in discrepancies:

@@ -21,6 +21,7 @@ from supervisor_tasks.reconciliation.doubts import doubts, needs_operator
 from supervisor_tasks.reconciliation.foreign_jobs import (
     update_foreign_job_alarm,
     update_unchecked_token_alarm,
+    without_settled,
 )
 from supervisor_tasks.reconciliation.recording import record_discrepancies
 from supervisor_tasks.reconciliation.rules import find_discrepancies, unpaid
@@ -92,7 +93,8 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     undecided = needs_operator(snapshot, discrepancies, undecided_before)
     update_alarms(context.ledger, snapshot, discrepancies, undecided)
     if snapshot.slurm is not None:
-        update_foreign_job_alarm(context, unpaid(snapshot, discrepancies))
+        foreign_jobs = without_settled(context.ledger, unpaid(snapshot, discrepancies))
+        update_foreign_job_alarm(context, foreign_jobs)
         update_unchecked_token_alarm(context, snapshot.slurm.values())
     _pause_submissions(context.ledger, snapshot)
     _dispatch(context, report)

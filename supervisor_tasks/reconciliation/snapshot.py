@@ -384,8 +384,9 @@ def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
 
 
 def foreign(snapshot: Snapshot) -> list[SqueueRow]:
-    """Return the live SLURM jobs of customers that no job of the ledger or of the chain
-    explains: they are not paid for.
+    """Return the SLURM jobs of customers that no active job of the ledger and no claim
+    explains: they run, wait, or have run, and are not paid for. Those that have run may
+    be jobs that are settled.
     """
     expected = _expected(snapshot)
     rows = list[SqueueRow]()
@@ -395,9 +396,14 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
             continue
         if (row.name, row.user) in expected:
             continue
-        if is_live_row(row) and CUSTOMER.fullmatch(row.user):
+        used_slurm = is_live_row(row) or _has_run(row)
+        if used_slurm and CUSTOMER.fullmatch(row.user):
             rows.append(row)
     return rows
+
+
+def _has_run(row: SqueueRow) -> bool:
+    return row.record.phase is Phase.ENDED and row.record.elapsed_s > 0
 
 
 def _may_be_known_as(row: SqueueRow, job: JobSummary) -> bool:

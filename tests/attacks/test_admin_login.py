@@ -18,6 +18,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import PATIENCE_S, as_customer, row_of, running
 from tests.support.grid_assertions import wait_for_end
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.marks import in_chaos
 from tests.support.requeueing import shown
 
 SLEEPS = "#!/bin/bash\nsleep 600\n"
@@ -26,6 +27,8 @@ printf '%s\\0%s\\0' "$(id -un)" "$SSH_ORIGINAL_COMMAND" >>{log}
 exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
 """
 # docs/security.md has the reason why each is not run as the customer.
+# SLURM must be told to reject a requeue after its end
+REQUEUEABLE = "#!/bin/sh\nexec scontrol update JobId=$SLURM_JOB_ID Requeue=1\n"
 OF_THE_ADMIN = {
     "clock",
     "homes",
@@ -43,10 +46,16 @@ OF_THE_ADMIN = {
 OF_A_CUSTOMER = {"clock", "guard", "logs"}
 
 
-@pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, id="no accounting"), in_chaos(True, id="accounting")],
+)
+def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
     options = GridOptions(
-        block_time_s=BLOCK_TIME_S, job_submit=False, overrides={"SWEEP_EVERY_S": "2"}
+        block_time_s=BLOCK_TIME_S,
+        job_submit=False,
+        accounting=request.param,
+        overrides={"SWEEP_EVERY_S": "2"},
     )
     started = Grid.start(options)
     try:
@@ -111,8 +120,7 @@ def test_admin_login__jobs_of_each_end__customers_run_only_their_own_submissions
     grid: Grid, customer: Account
 ) -> None:
     ended, cancelled, longer = (
-        grid.submit_script(customer, script)
-        for script in ("#!/bin/sh\n", SLEEPS, SLEEPS)
+        grid.submit_script(customer, script) for script in (REQUEUEABLE, SLEEPS, SLEEPS)
     )
     assert wait_for_end(grid, ended, PATIENCE_S).status is ChainStatus.FINISHED
     slurm_id = running(grid, cancelled)
@@ -133,8 +141,13 @@ def test_admin_login__jobs_of_each_end__customers_run_only_their_own_submissions
     wait_for_end(grid, longer, PATIENCE_S)
     assert shown(grid, slurm_id, "State") == "CANCELLED"
     assert {"guard", "clock"} <= ran(grid, customer.address.lower()) <= OF_A_CUSTOMER
-    assert (
-        {"squeue", "scancel", "scontrol update", "homes"}
-        <= ran(grid, admin())
-        <= OF_THE_ADMIN
-    )
+    exercised = {
+        "squeue",
+        "scancel",
+        "scontrol update",
+        "scontrol requeuehold",
+        "homes",
+    }
+    if grid.environment["SLURM_ACCOUNTING"] == "true":
+        exercised.add("sacctmgr")
+    assert exercised <= ran(grid, admin()) <= OF_THE_ADMIN

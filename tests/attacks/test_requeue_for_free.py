@@ -197,6 +197,9 @@ def test_requeue__by_the_job_itself_without_end__gets_what_was_paid_for_and_no_m
     assert job.status is ChainStatus.OUT_OF_CREDITS
     assert job.final_cost_wei == PAID_MIN * ChainPrices().of(job.definition)
     assert row_of(grid, job_id).elapsed_s >= PAID_MIN * 60
+    # SLURM's limits are whole minutes, and the next look comes within 30 s
+    taken_s = sum(seconds for _, seconds in seconds_of_runs(grid, slurm_id))
+    assert taken_s <= PAID_MIN * 60 + 59 + deadline(30)
     assert time.monotonic() - began_s < deadline(300)
     assert "SlurmCompleted" in journal(grid, job_id)
 

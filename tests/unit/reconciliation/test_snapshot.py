@@ -157,6 +157,13 @@ def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job(
                 "slurm_id": SlurmId(2),
                 "record": JobRecord(SlurmId(2), "COMPLETED", 60, 0),
             },
+            True,  # it has run since the last sweep
+        ),
+        (
+            {
+                "slurm_id": SlurmId(2),
+                "record": JobRecord(SlurmId(2), "CANCELLED", 0, 0),
+            },
             False,
         ),
         ({"slurm_id": SlurmId(2), "name": name(3)}, False),  # which is being submitted
