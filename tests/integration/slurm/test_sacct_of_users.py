@@ -18,10 +18,11 @@ from supervisor_tasks.slurm.sacct import (
     sacct_histories,
     submissions_by_user,
 )
-from tests.support.slurm_samples import DELIMITER
+from tests.support.slurm_samples import DELIMITER, NO_SIZE, printed
 
 BAD, GOOD, LAST = Address("0xa"), Address("0xb"), Address("0xc")
-LINE = f"|{DELIMITER}".join(["7", "FAILED", "9", "1:0", GOOD, "1", "10", "sbatch", ""])
+RECORD = ("7", "FAILED", "9", "1:0", GOOD, "1", "10", "sbatch", *NO_SIZE)
+LINE = printed(RECORD).rstrip("\n")
 UNKNOWN = "sacct: error: Invalid user id: "
 SACCT = """#!/bin/sh
 case "$*" in
