@@ -63,10 +63,15 @@ def cancel(context: WorkerContext, job: Job) -> Event:
         _report_all_the_same(context, job)
         raise
     except TransientError:
-        ended = context.ledger.journal.last_ages_s([job.job_id], SlurmCompleted)
-        if ended.get(job.job_id, 0.0) > HELD_BACK_S:
+        if job.may_run_again and _ended_ago_s(context, job) > HELD_BACK_S:
             _report_all_the_same(context, job)
         raise
+
+
+def _ended_ago_s(context: WorkerContext, job: Job) -> float:
+    """How many seconds ago a look saw the job's end; 0 if the journal has none."""
+    ages_s = context.ledger.journal.last_ages_s([job.job_id], SlurmCompleted)
+    return ages_s.get(job.job_id, 0.0)
 
 
 def _report_all_the_same(context: WorkerContext, job: Job) -> None:
