@@ -108,17 +108,22 @@ def _accounted(context: WorkerContext, job: Job) -> JobRecord | None:
     return match.record
 
 
+def _is_later_run(job: Job, seen: JobRecord) -> bool:
+    """Whether SLURM shows another run than the last one that the ledger knows."""
+    return job.slurm_submit_s is not None and seen.submit_s > job.slurm_submit_s
+
+
 def _runs_now(job: Job, seen: JobRecord) -> bool:
     """Whether SLURM shows a run after the job's end that has begun, and not ended."""
-    is_later = seen.submit_s > (job.slurm_submit_s or seen.submit_s)
-    return is_later and not seen.is_pending and seen.phase is not Phase.ENDED
+    has_ended = seen.phase is Phase.ENDED
+    return _is_later_run(job, seen) and not (seen.is_pending or has_ended)
 
 
 def _bill_later_run(context: WorkerContext, job: Job, seen: JobRecord | None) -> None:
     """Record the seconds of a run after the job's end, and tell the operator."""
     if seen is None or seen.phase is not Phase.ENDED:
         return
-    if seen.elapsed_s == 0 or seen.submit_s <= (job.slurm_submit_s or seen.submit_s):
+    if seen.elapsed_s == 0 or not _is_later_run(job, seen):
         return
     event = LaterRunEnded(seen.slurm_id, seen.submit_s, seen.elapsed_s)
     context.ledger.record(JobChange(job.job_id, event))

@@ -640,9 +640,14 @@ def _runs_once_more(job: Job, _: RunsAfterItsEnd) -> Next:
     """
     if job.may_run_again:
         return job, (Effect(EffectKind.CANCEL),)
-    assert job.outcome is not None  # noqa: S101  the rule's condition
+    return _stopped_after_its_end(job), (Effect(EffectKind.CANCEL),)
+
+
+def _stopped_after_its_end(job: Job) -> Job:
+    """The job with a stop: without one, its effect CANCEL would be closed."""
+    assert job.outcome is not None  # noqa: S101  the conditions of both rules
     stop = job.stop or Stop(job.outcome.status, REQUEUEABLE)
-    return replace(job, stop=stop), (Effect(EffectKind.CANCEL),)
+    return replace(job, stop=stop)
 
 
 def _is_later_and_unbilled(job: Job, event: LaterRunEnded) -> bool:
@@ -671,9 +676,7 @@ def _may_run_again(job: Job, _: RequeueForbidden | RequeueNotForbidden) -> bool:
 @on(RequeueNotForbidden, State.ENDED, when=_may_run_again)
 def _requeue_not_forbidden(job: Job, _: RequeueNotForbidden) -> Next:
     """Report the end all the same: the operator may take long. CANCEL stays open."""
-    assert job.outcome is not None  # noqa: S101  only an end sets `may_run_again`
-    stop = job.stop or Stop(job.outcome.status, REQUEUEABLE)
-    return _report_end(replace(job, stop=stop))
+    return _report_end(_stopped_after_its_end(job))
 
 
 @on(RequeueForbidden, State.ENDED, when=_may_run_again)

@@ -184,8 +184,8 @@ def _why_not_at_first_look(wanted: MatchRequest, record: Record) -> str | None:
 
 def _last_run(records: Sequence[Record]) -> JobRecord:
     """Return the record of the last run, with the seconds and sizes of the runs before
-    it. Accounting has one record for each run. A resized run has one record for each part,
-    with only that part's seconds.
+    it. Accounting has one record for each run. A resized run has one record for each
+    part, with only that part's seconds.
     """
     run = records[0].seen
     for before, after in pairwise(records):

@@ -16,9 +16,10 @@ from tests.support.end_states import (
     as_customer,
     id_of,
     scontrol,
+    wait_for_first_look,
     wait_for_state,
 )
-from tests.support.grid_assertions import journal, rows, slurm_of, wait_for_end
+from tests.support.grid_assertions import rows, slurm_of, wait_for_end
 from tests.support.grids import served_grid
 from tests.support.requeueing import begin_again, requeue, wait_for_seconds
 
@@ -61,12 +62,7 @@ def waiting(grid: Grid, customer: Account, script: str, number: int) -> dict[str
     ]
     slurm_ids = {job_id: id_of(grid, job_id) for job_id in job_ids}
     for job_id in job_ids:
-        wait_until(
-            lambda: "SlurmJobIdentified" in journal(grid, job_id),  # noqa: B023
-            "a look",
-            PATIENCE_S,
-            0.1,
-        )
+        wait_for_first_look(grid, job_id)
     return slurm_ids
 
 

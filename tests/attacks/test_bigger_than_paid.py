@@ -24,6 +24,7 @@ from tests.support.end_states import (
     run_as_customer,
     running,
     scontrol,
+    wait_for_first_look,
     wait_for_state,
 )
 from tests.support.grid_assertions import (
@@ -316,9 +317,7 @@ def test_changed__begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, tasks=tasks, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(
-        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
-    )
+    wait_for_first_look(grid, job_id)
     grid.processes.kill(grid.fleet.find("worker"))
     for word in words.split(", "):
         change(grid, customer, slurm_id, word)
@@ -345,9 +344,7 @@ def test_changed__its_looks_are_parked__is_found_by_the_sweep_and_cancelled(
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(
-        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
-    )
+    wait_for_first_look(grid, job_id)
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(PARKED), {"id": job_id})
     bigger = (
@@ -374,9 +371,7 @@ def test_changed_while_it_waits__its_looks_are_parked__the_sweep_has_it_put_back
     """No look is due: the sweep finds the change, and asks for a look."""
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(
-        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
-    )
+    wait_for_first_look(grid, job_id)
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(PARKED), {"id": job_id})
     change(grid, customer, slurm_id, "TresPerNode=gpu:2", "JobName=other")
@@ -418,9 +413,7 @@ def test_changed__ended_before_a_look__keeps_its_end_with_a_reason_and_an_alarm(
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 2\n", minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(
-        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
-    )
+    wait_for_first_look(grid, job_id)
     grid.processes.kill(grid.fleet.find("worker"))
     change(grid, customer, slurm_id, "TresPerNode=gpu:2")
     scontrol(grid, "update", ALL_NODES, "state=resume")
@@ -544,9 +537,7 @@ def test_size__whole_nodes_while_the_prolog_runs__is_no_attack(
     )
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "CONFIGURING")
-    wait_until(
-        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
-    )
+    wait_for_first_look(grid, job_id)
     slow_prolog.touch()
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     assert "MoreThanPaid" not in journal(grid, job_id)

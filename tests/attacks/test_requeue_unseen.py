@@ -22,9 +22,10 @@ from tests.support.end_states import (
     row_of,
     running,
     scontrol,
+    wait_for_first_look,
     wait_for_state,
 )
-from tests.support.grid_assertions import journal, slurm_of, wait_for_end
+from tests.support.grid_assertions import slurm_of, wait_for_end
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 from tests.support.requeueing import (
@@ -90,9 +91,7 @@ def test_requeue__while_the_supervisor_is_away__both_runs_are_billed(
         customer, UNTIL_ENOUGH.format(gate="enough\\ of\\ it"), minutes=10
     )
     slurm_id = id_of(grid, job_id)
-    wait_until(
-        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
-    )
+    wait_for_first_look(grid, job_id)
     queued_s = record_of(grid, slurm_id).submit_s
     grid.processes.kill(grid.fleet.find("worker"))
     since_s = time.monotonic()

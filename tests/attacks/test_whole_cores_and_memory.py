@@ -17,6 +17,7 @@ from tests.support.end_states import (
     as_customer,
     id_of,
     scontrol,
+    wait_for_first_look,
     wait_for_state,
 )
 from tests.support.grid_assertions import journal, rows, wait_for_end
@@ -52,9 +53,7 @@ def waiting(grid: Grid, customer: Account) -> tuple[str, int]:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, cpusPerTask=4)
     slurm_id = id_of(grid, job_id)
-    wait_until(
-        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
-    )
+    wait_for_first_look(grid, job_id)
     return job_id, slurm_id
 
 

@@ -100,6 +100,13 @@ def id_of(grid: Grid, job_id: str) -> int:
     return number
 
 
+def wait_for_first_look(grid: Grid, job_id: str) -> None:
+    """Wait until a look of the worker has identified the job in SLURM."""
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
+    )
+
+
 def running(grid: Grid, job_id: str) -> int:
     """The SLURM id of a job, once it is RUNNING on the contract."""
     wait_for(grid, job_id, {ChainStatus.RUNNING}, PATIENCE_S)
