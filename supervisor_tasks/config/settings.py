@@ -209,11 +209,13 @@ class Settings(BaseSettings):
     """The most transactions of one purpose that a worker sends at once."""
     claim_max_waiting: int = Field(1000, gt=0)
     """How many claimed jobs may wait for SLURM; with more, no job is claimed. Jobs that
-    their owners hold do not count; one customer's fill CLAIM_CUSTOMER_SHARE of it at
-    most.
+    their owners hold do not count, and one customer's count as CLAIM_CUSTOMER_SHARE of
+    it at most. It is no limit of a customer's jobs: each locks his credits.
     """
     claim_customer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
-    """The share of CLAIM_MAX_WAITING that one customer's waiting jobs can take."""
+    """The share of CLAIM_MAX_WAITING that one customer's waiting jobs count as at most,
+    also if they are more. So others are still claimed.
+    """
     allow_clusters_to_share_a_wallet: bool = False
     """Whether other clusters of the ledger may claim jobs with this cluster's wallet;
     all of them must allow it.

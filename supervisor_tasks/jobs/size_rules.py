@@ -21,8 +21,10 @@ TIME_LIMIT = "TimeLimit"
 RESERVATION = "Reservation"
 # a site has few sizes of jobs, and a sweep compares thousands of jobs
 KEPT_COMPARISONS = 1024
-# SLURM may allocate more of these than it was asked for
-ROUNDED_UP = ("CPUs", "memory", "nodes", "GPUs")
+# SLURM may allocate more of these than it was asked for. It gives a job more nodes than
+# tasks only if the owner asks for them: by NumNodes, or by ReqNodeList or a count of
+# Features (`fast*2`), which SLURM does not show as a number of nodes.
+ROUNDED_UP = ("CPUs", "memory", "GPUs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,7 @@ def as_asked(size: Size, asked: Size, paid: Paid) -> Size:
     up. If the owner asks for fewer threads per core than the site gave, the job has the
     other threads too. These CPUs stay: SLURM did not choose to add them.
     """
-    unrounded = replace(
-        size, memory_mb=asked.memory_mb, nodes=asked.nodes, gpus=asked.gpus
-    )
+    unrounded = replace(size, memory_mb=asked.memory_mb, gpus=asked.gpus)
     keeps_cores = paid.threads not in ("", size.threads)
     if keeps_cores:
         return unrounded

@@ -141,7 +141,8 @@ def accounted_size(
     ReqTRES does not show that an owner asked for all memory of a node, or changed the
     memory before the CPUs. So the memory is the higher one of what was requested and
     what was allocated for as many CPUs as were requested: SLURM allocates whole cores,
-    or whole nodes, with their memory.
+    or whole nodes, with their memory. The nodes are those that were allocated: ReqTRES
+    does not show what an owner asked for by ReqNodeList or Features.
     """
     wanted, given = tres_amounts(requested), tres_amounts(allocated)
     if not wanted:
@@ -151,7 +152,7 @@ def accounted_size(
         limit_min=0,
         cpus=_whole(wanted.get("cpu")),
         memory_mb=_most_memory_mb(wanted, per_cpu_mb, 0, _nodes(wanted)),
-        nodes=_whole(wanted.get("node")),
+        nodes=_whole(given.get("node", wanted.get("node"))),
         gpus=_most_gpus(wanted, (), 1, 1),
         partition=partition,
         qos=_word(qos),

@@ -34,6 +34,7 @@ LONG_AT_FIRST = (
 BIGGER = {
     "TresPerJob=gres:gpu:2": "GPUs: 2 instead of 1",
     "NumNodes=2": "nodes: 2 instead of 1",
+    "ReqNodeList=node[1-2]": "nodes: 2 instead of 1",
     "MinMemoryNode=8000": "memory: 8000 instead of 200",
     "MinMemoryCPU=0": "memory: 16000 instead of 200",
     "NumCPUs=1, MinMemoryCPU=200, NumCPUs=2": "memory: 400 instead of 200",

@@ -123,6 +123,8 @@ def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
         # Each job gets whole nodes, as some sites configure it: it is no attack that
         # SLURM rounds up.
         scontrol(served, "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
+        fast = ("AvailableFeatures=fast", "ActiveFeatures=fast")
+        scontrol(served, "update", ALL_NODES, *fast)
         yield served
 
 
@@ -300,6 +302,9 @@ def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choic
         (4, f"MinMemoryNode=800, {FOUR_NODES}", "memory: 3200 instead of 800"),
         # SLURM never begins a job with more NumCPUs than its tasks want (BadConstraints)
         (1, "NumNodes=2", "nodes: 2 instead of 1"),
+        # SLURM shows these as a request for one node
+        (1, "ReqNodeList=node[1-2]", "nodes: 2 instead of 1"),
+        in_chaos(1, "Features=fast*2", "nodes: 2 instead of 1"),
         in_chaos(1, "Partition=other", "Partition: other instead of main"),
     ],
     ids=[
@@ -308,6 +313,8 @@ def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choic
         "GPUs per node",
         "memory per node",
         "nodes",
+        "named nodes",
+        "nodes with a feature",
         "partition",
     ],
 )

@@ -140,6 +140,7 @@ class Soak:
         )
         with fault.on(self._target):
             self._over.wait(lasts_s)
+        faults.have_ended_jobs_noticed(self._grid)
         self._log.faults[fault.name] += 1
         ended_s = time.monotonic()
         self._wait_for(list(self._log.quick))

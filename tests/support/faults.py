@@ -40,6 +40,7 @@ POSTGRES_DISK_MB = 256
 SPOOL_DISK_MB = 16
 MAX_SEGMENTS = 100
 BELIEVED_AFTER_S = 25.0  # BatchStartTimeout and 10 s, and some more
+SLURMCTLD_STARTS_S = 60.0
 # short enough for what only a sweep repairs
 SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}
 
@@ -324,10 +325,7 @@ def have_ended_jobs_noticed(grid: Grid) -> None:
     """
     log = (grid.folder / "slurm" / "slurmctld.log").read_text().splitlines()
     ended = {end.slurm_id for end in unsaved_ends(log) if not end.lost}
-    listed = slurm_of(grid).run(
-        "squeue", "--noheader", "--states=running", "--format=%A"
-    )
-    if ended.isdisjoint(map(int, listed.stdout.split())):
+    if not ended or ended.isdisjoint(running_in_slurm(grid)):
         return
     controller = grid.processes.find("slurmctld").process()
     assert controller is not None
@@ -341,6 +339,18 @@ def have_ended_jobs_noticed(grid: Grid) -> None:
         if running.name.startswith("slurmd-node"):
             kill(grid, running.name)
             start_again(grid, running.name)
+
+
+def running_in_slurm(grid: Grid) -> list[int]:
+    """The SLURM ids of the jobs that slurmctld has as running, once it answers."""
+    argv = ("squeue", "--noheader", "--states=running", "--format=%A")
+    wait_until(
+        lambda: slurm_of(grid).run(*argv).returncode == 0,
+        "slurmctld to answer",
+        SLURMCTLD_STARTS_S,
+        0.2,
+    )
+    return [int(slurm_id) for slurm_id in slurm_of(grid).run(*argv).stdout.split()]
 
 
 def signal_part(grid: Grid, part: str, sig: signal.Signals) -> None:

@@ -166,6 +166,17 @@ def test_excesses__rounded_up_by_slurm__are_none_beside_what_was_asked_for() -> 
     )
 
 
+def test_excesses__more_nodes_than_tasks__are_not_rounded_up_by_slurm() -> None:
+    """SLURM shows a job with ReqNodeList or a count of features as a request for one
+    node.
+    """
+    two_nodes = replace(SIZE, cpus=6, memory_mb=600, nodes=2)
+    assert of(as_asked(two_nodes, SIZE, PAID)) == ["nodes"]
+    assert not may_be_rounded(excesses(replace(SIZE, nodes=2), PAID))
+    tasks = replace(PAID, definition=replace(DEFINITION, ntasks=2))
+    assert of(as_asked(two_nodes, SIZE, tasks), tasks) == []
+
+
 def test_excesses__fewer_threads_of_a_core_than_first_seen__are_unpaid_whole_cores() -> (
     None
 ):

@@ -7,6 +7,7 @@ import pytest
 
 from supervisor_tasks.slurm.size import (
     Size,
+    accounted_size,
     gpu_count,
     is_whole_memory,
     memory_per_cpu_limit,
@@ -345,3 +346,21 @@ def test_positive_number__each_value__is_a_number_above_zero_or_none(
     shown: object, number: int | None
 ) -> None:
     assert positive_number(shown) == number
+
+
+@pytest.mark.parametrize(
+    ("requested", "allocated", "nodes"),
+    [
+        ("cpu=2,mem=200M,node=1", "cpu=4,mem=400M,node=2", 2),  # ReqNodeList
+        ("cpu=4,mem=400M,node=2", "cpu=4,mem=400M,node=2", 2),
+        ("cpu=2,mem=200M,node=1", "", 1),  # it never ran
+    ],
+)
+def test_accounted_size__nodes_that_were_allocated__are_those(
+    requested: str, allocated: str, nodes: int
+) -> None:
+    size = accounted_size(
+        requested=requested, allocated=allocated, partition="main", qos="", account=""
+    )
+    assert size is not None
+    assert (size.nodes, size.cpus) == (nodes, int(requested[4]))

@@ -4,12 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor_tasks.wallet.fees import Fees, Market, fees, replacement
+from supervisor_tasks.wallet.fees import Bounds, Fees, Market, fees, replacement
 
 GWEI = 10**9
 CAP = 1000 * GWEI
 prices = st.integers(0, 10**13)
 markets = st.builds(Market, st.none() | prices, prices, prices)
+
+
+@pytest.mark.parametrize(
+    ("gas", "most_wei"), [(1, 50), (20, 50), (21, 47), (1000, 1), (1001, 0), (0, 50)]
+)
+def test_bounds__of_a_transaction__are_the_lower_one_of_gas_price_and_whole_cost(
+    gas: int, most_wei: int
+) -> None:
+    assert Bounds(wei_per_gas=50, wei_per_tx=1000).of(gas) == most_wei
 
 
 @pytest.mark.parametrize(
