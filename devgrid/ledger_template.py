@@ -1,16 +1,16 @@
-"""Makes the data of a Postgres with a migrated, empty ledger, for copied_ledger.py:
-`python -m devgrid.ledger_template FOLDER`.
+"""Makes the data of a Postgres with a migrated, empty ledger, and a copy of its binaries,
+for copied_ledger.py: `python -m devgrid.ledger_template FOLDER`.
 """
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-from devgrid.copied_ledger import POSTGRES
+from devgrid.copied_ledger import DATA, POSTGRES, copy
 from devgrid.fleet import Fleet
 from devgrid.services.start import start_servers
 from devgrid.state_folder import private_processes
+from supervisor_tasks.config.embedded_servers import postgres_package
 
 
 def make(folder: Path) -> None:
@@ -25,8 +25,12 @@ def make(folder: Path) -> None:
         }
         Fleet(processes, environment).migrate()
         processes.stop(processes.find(POSTGRES))
-        data = processes.folder / POSTGRES / "data"
-        subprocess.run(["cp", "--archive", str(data), str(folder)], check=True)
+        folder.mkdir()
+        package = postgres_package()
+        for name in (DATA, package, f"{package}.libs"):
+            source = processes.folder / POSTGRES / name
+            if source.exists():  # only root runs Postgres from a copy
+                copy(source, folder)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ unset PYTHONDONTWRITEBYTECODE  # without it, a later run collects the tests in h
 cd "$(dirname "$0")/.."
 LIMIT_S=3600 # a run that hangs is stopped by pytest's own interrupt, which tells what failed and what ran
 NO_TEST=5    # pytest's status when it selects no test
-pytest=$1 workers=$2 folder=${3:-tests} options=("${@:4}") logs=$(mktemp -d)
+pytest=$1 workers=$2 folder=${3:-tests} options=("${@:4}")
+logs=$(mktemp -d -p /var/tmp) # beside the grids, which link to files of the template
 trap 'rm -rf "$logs"' EXIT
 
 # grids begin with a copy of a migrated ledger, unless the caller has one

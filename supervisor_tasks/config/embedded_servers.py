@@ -488,7 +488,8 @@ def _copied_postgres(folder: Path) -> Path:
             package.parent / libraries, folder / libraries, dirs_exist_ok=True
         )
         shutil.rmtree(copy.with_suffix(".new"), ignore_errors=True)
-        shutil.copytree(package / "pginstall", copy.with_suffix(".new"))
+        unused = shutil.ignore_patterns("include", "pgxs")  # to compile extensions
+        shutil.copytree(package / "pginstall", copy.with_suffix(".new"), ignore=unused)
         for path in (
             *folder.joinpath(package.name).rglob("*"),
             *folder.joinpath(libraries).rglob("*"),

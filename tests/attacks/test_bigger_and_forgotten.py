@@ -111,6 +111,7 @@ def test_changed__only_accounting_has_the_size__keeps_its_end_with_reason_and_al
     assert paid not in alarm(grid)
 
 
+@pytest.mark.chaos
 def test_changed__run_before_a_requeue_was_bigger__has_a_reason_and_an_alarm(
     grid: Grid, customer: Account
 ) -> None:

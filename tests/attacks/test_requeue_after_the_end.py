@@ -31,6 +31,7 @@ from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from tests.support.effect_batches import carry_out
+from tests.support.marks import in_chaos
 from tests.support.requeueing import SETTLED_AFTER_S
 from tests.support.submission_env import (
     CUSTOMER,
@@ -168,7 +169,9 @@ def ended_and_requeued(
 @pytest.mark.parametrize(
     "changes", [(), ("JobName=other", "Comment=other")], ids=["as it was", "renamed"]
 )
-@pytest.mark.parametrize("settled", [False, True], ids=["to be reported", "settled"])
+@pytest.mark.parametrize(
+    "settled", [False, in_chaos(True)], ids=["to be reported", "settled"]
+)
 def test_sweep__job_requeued_after_its_end__cancels_it_and_calls_the_operator(
     submission_env: SubmissionEnv,
     site: WorkerContext,
