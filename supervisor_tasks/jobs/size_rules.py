@@ -57,7 +57,11 @@ class _Rule:
 
 def _cpus(wanted: Definition) -> tuple[str, ...]:
     tasks, nodes = f"NumTasks={wanted.ntasks}", f"NumNodes=1-{wanted.ntasks}"
-    return tasks, nodes, f"NumCPUs={wanted.cpus}", f"MinCPUsNode={wanted.cpus_per_task}"
+    per_task, per_node = (
+        f"CPUsPerTask={wanted.cpus_per_task}",
+        f"MinCPUsNode={wanted.cpus_per_task}",
+    )
+    return tasks, nodes, per_task, f"NumCPUs={wanted.cpus}", per_node
 
 
 _RULES = (
@@ -167,10 +171,12 @@ def may_be_rounded(found: Sequence[Excess]) -> bool:
 def as_asked(size: Size, asked: Size, paid: Paid) -> Size:
     """A running job's size, with what the job asked for in place of what SLURM rounded
     up. If the owner asks for fewer threads per core than the site gave, the job has the
-    other threads too. These CPUs stay: SLURM did not choose to add them.
+    other threads too. These CPUs stay: SLURM did not choose to add them. So do those
+    that the tasks and nodes ask for.
     """
     unrounded = replace(size, memory_mb=asked.memory_mb, gpus=asked.gpus)
     keeps_cores = paid.threads not in ("", size.threads)
-    if keeps_cores:
+    if keeps_cores or size.cpus is None or asked.cpus is None:
         return unrounded
-    return replace(unrounded, cpus=asked.cpus)
+    asked_cpus = max(asked.cpus, size.wanted_cpus)
+    return replace(unrounded, cpus=min(size.cpus, asked_cpus))

@@ -510,6 +510,9 @@ def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
         gpus_per=[_required_text(job, name) for name in _GPUS_PER],
         per_cpu_mb=job["memory_per_cpu"] or 0,
         per_node_mb=job["memory_per_node"] or 0,
+        # null in v0.0.38, which then shows the CPUs of each node alone
+        cpus_per_task=job.get("cpus_per_task") or 0,
+        cpus_per_node=job.get("minimum_cpus_per_node") or 0,
     )
     threads = job["threads_per_core"]
     if threads is None:

@@ -7,7 +7,7 @@ tests/data/slurm/sacct-sizes-slurm-22.05.8.txt.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _COUNT = re.compile(
@@ -30,7 +30,9 @@ class Size:
     it asks for on each core, `*` for any, as squeue shows it; no other job gets the
     core's other threads. `whole_memory`: it asks for all memory of its nodes, which
     `memory_mb` shows only once it runs. `memory_mb` is the most that its options may ask
-    for, `counted_mb` what SLURM counts. `accounted`: accounting shows it, and it is what
+    for, `counted_mb` what SLURM counts. `wanted_cpus` are the CPUs that its tasks and its
+    nodes ask for (CPUsPerTask, MinCPUsNode): SLURM gives them to a running job, and does
+    not count them all among what it asked for. `accounted`: accounting shows it, and it is what
     the job asked for, with its owner's changes.
     """
 
@@ -47,6 +49,7 @@ class Size:
     threads: str = ""
     whole_memory: bool = False
     counted_mb: int | None = field(default=None, compare=False)
+    wanted_cpus: int = 0
     accounted: bool = False
 
 
@@ -74,10 +77,12 @@ def size_of(
     gpus_per: Sequence[str] = (),
     per_cpu_mb: float = 0,
     per_node_mb: float = 0,
+    cpus_per_task: int = 0,
+    cpus_per_node: int = 0,
 ) -> Size:
     """Make the size from squeue's fields; `gpus_per` are the TRES for the job, a node,
     a task and a socket. `per_cpu_mb` and `per_node_mb` are the memory that the job asks
-    for, 0 where it asks for none.
+    for, `cpus_per_task` and `cpus_per_node` the CPUs; 0 where it asks for none.
     """
     amounts = tres_amounts(tres)
     task_count = 1
@@ -97,6 +102,7 @@ def size_of(
         reservation=_word(reservation),
         array=_word(array_task) != "",
         counted_mb=_whole(amounts.get("mem")),
+        wanted_cpus=max(cpus_per_task * task_count, cpus_per_node * _nodes(amounts)),
     )
 
 
@@ -227,6 +233,13 @@ def gpu_count(shown: str) -> int:
     if any(map(_GPU_SHARE.fullmatch, parts)):
         return max(gpus, 1)
     return gpus
+
+
+def with_wanted_cpus(size: Size) -> Size:
+    """The size of a job that waits, with the CPUs that it gets when it begins, if SLURM
+    may give it more than `cpus` (NumCPUs with a higher maximum).
+    """
+    return replace(size, cpus=max(size.cpus or 0, size.wanted_cpus) or None)
 
 
 def is_whole_memory(shown: str) -> bool:

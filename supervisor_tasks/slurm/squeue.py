@@ -33,6 +33,7 @@ from supervisor_tasks.slurm.size import (
     request_of,
     size_of,
     tres_amounts,
+    with_wanted_cpus,
 )
 
 KEPT_SIZES = 4096  # sizes that `_size` remembers
@@ -60,7 +61,7 @@ FIELDS = (
         "tres-alloc",
     ),
     *("tres-per-job", "tres-per-node", "tres-per-task", "tres-per-socket"),
-    *("Requeue", "Threads", "MinMemory"),
+    *("Requeue", "Threads", "MinMemory", "cpus-per-task", "mincpus"),
 )
 _WITH_FORMAT = 'IFS= read -r SQUEUE_FORMAT2 && export SQUEUE_FORMAT2 SLURM_TIME_FORMAT=%s && exec "$@"'
 _NOBODY = "nobody"
@@ -205,7 +206,9 @@ def means_no_answer(error_text: str) -> bool:
 
 
 @lru_cache(KEPT_SIZES)
-def _size(limit: str, threads: str, memory: str, *shown: str) -> Size:
+def _size(
+    limit: str, threads: str, memory: str, per_task: str, per_node: str, *shown: str
+) -> Size:
     """Read the size. Most jobs of a site have one of few sizes, and reading it takes as
     long as all other fields. squeue does not show whether a job asks for its memory for
     each CPU, as the supervisor does, or for each node: it counts as memory for each
@@ -223,8 +226,15 @@ def _size(limit: str, threads: str, memory: str, *shown: str) -> Size:
         tres=tres,
         gpus_per=gpus_per,
         per_cpu_mb=tres_amounts(f"mem={memory}").get("mem", 0),
+        cpus_per_task=_count(per_task),
+        cpus_per_node=_count(per_node),
     )
     return replace(size, threads=threads, whole_memory=is_whole_memory(memory))
+
+
+def _count(shown: str) -> int:
+    """Return a number of CPUs; 0 for `N/A`."""
+    return int(shown) if shown.isdecimal() else 0
 
 
 def _listed(record: list[str]) -> SqueueRow:
@@ -240,7 +250,8 @@ def _listed(record: list[str]) -> SqueueRow:
         batch,
         *rest,
     ) = record
-    limit, name, comment, stdout, start, *size, requeue, threads, memory = rest
+    limit, name, comment, stdout, start, *sizes, per_task, per_node = rest
+    *sizes, requeue, threads, memory = sizes
     try:
         # The line feed that ends a record is at the start of the next record's first
         # field.
@@ -251,6 +262,9 @@ def _listed(record: list[str]) -> SqueueRow:
         start_s: int | None = None
         if start.isdigit():
             start_s = int(start)
+        size = _size(limit, threads, memory, per_task, per_node, *sizes)
+        if state == "PENDING":
+            size = with_wanted_cpus(size)
         seen = JobRecord(
             number,
             state,
@@ -261,7 +275,7 @@ def _listed(record: list[str]) -> SqueueRow:
             submit_s=int(submitted),
             restarts=int(restarts),
             start_s=start_s,
-            size=_size(limit, threads, memory, *size),
+            size=size,
             may_requeue=requeue == "1",
         )
         # BatchFlag increases when slurmctld launches a job again.

@@ -43,10 +43,11 @@ ALL_NODES = "nodename=node[1-4]"
 FOUR_NODES = "ReqNodeList=node[1-4]"
 SLEEPS = "#!/bin/bash\nsleep 300\n"
 SMALL = {"cpusPerTask": 2, "gpus": 1}
-FIELDS = "TimeLimit,NumCPUs,MinMemory,tres-per-job,tres-per-node,tres-per-task,Partition,Reservation,tres-alloc"
+FIELDS = "TimeLimit,NumCPUs,cpus-per-task,MinMemory,tres-per-job,tres-per-node,tres-per-task,Partition,Reservation,tres-alloc"
 AS_PAID = {
     "TimeLimit": "1:00:00",
     "NumCPUs": "2",
+    "cpus-per-task": "2",
     "MinMemory": "100M",
     "tres-per-job": "gres:gpu:1",
     "tres-per-node": "",
@@ -69,6 +70,8 @@ BIGGER = [
     "ReservationName=spare",
     # SLURM computes the job's memory with the CPUs of the moment
     "NumCPUs=1, MinMemoryCPU=200, NumCPUs=2",
+    # a running job has 8 CPUs then, and SLURM counts two as what it asked for
+    "NumCPUs=2-32, CPUsPerTask=8",
 ]
 HARMLESS = [
     "JobName=other",
@@ -305,6 +308,13 @@ def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choic
         # SLURM shows these as a request for one node
         (1, "ReqNodeList=node[1-2]", "nodes: 2 instead of 1"),
         in_chaos(1, "Features=fast*2", "nodes: 2 instead of 1"),
+        # SLURM counts these CPUs as less than it gives
+        (1, "NumCPUs=2-32, CPUsPerTask=8", "CPUs: 8 instead of 2"),
+        in_chaos(
+            2,
+            "NumCPUs=4-32, MinCPUsNode=4, ReqNodeList=node[1-2]",
+            "CPUs: 8 instead of 4",
+        ),
         in_chaos(1, "Partition=other", "Partition: other instead of main"),
     ],
     ids=[
@@ -315,6 +325,8 @@ def test_changed_while_it_waits__to_less_or_without_a_price__is_the_owners_choic
         "nodes",
         "named nodes",
         "nodes with a feature",
+        "CPUs per task",
+        "CPUs per node",
         "partition",
     ],
 )

@@ -50,6 +50,11 @@ def with_size_fields(printed: str) -> str:
     return _with_all_fields(printed, SACCT_FIELD_COUNT, len(SACCT_FIELDS))
 
 
+def with_cpu_fields(printed: str) -> str:
+    """The jobs that squeue printed before it was asked for CPUs per task and node."""
+    return _with_all_fields(printed, FIELDS.index("cpus-per-task"), len(FIELDS))
+
+
 def _with_all_fields(printed: str, count: int, wanted: int) -> str:
     *fields, rest = printed.split(f"|{DELIMITER}")
     records = [fields[first : first + count] for first in range(0, len(fields), count)]

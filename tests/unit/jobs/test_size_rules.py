@@ -110,11 +110,23 @@ def test_excesses__of_a_size__are_these(size: Size, found: list[str]) -> None:
         (replace(SIZE, limit_min=None), ("TimeLimit=2",)),
         (
             replace(SIZE, cpus=4),
-            ("NumTasks=1", "NumNodes=1-1", "NumCPUs=3", "MinCPUsNode=3"),
+            (
+                "NumTasks=1",
+                "NumNodes=1-1",
+                "CPUsPerTask=3",
+                "NumCPUs=3",
+                "MinCPUsNode=3",
+            ),
         ),
         (
             replace(SIZE, nodes=2),
-            ("NumTasks=1", "NumNodes=1-1", "NumCPUs=3", "MinCPUsNode=3"),
+            (
+                "NumTasks=1",
+                "NumNodes=1-1",
+                "CPUsPerTask=3",
+                "NumCPUs=3",
+                "MinCPUsNode=3",
+            ),
         ),
         (replace(SIZE, memory_mb=301), ("MinMemoryCPU=100",)),
         (
@@ -175,6 +187,22 @@ def test_excesses__more_nodes_than_tasks__are_not_rounded_up_by_slurm() -> None:
     assert not may_be_rounded(excesses(replace(SIZE, nodes=2), PAID))
     tasks = replace(PAID, definition=replace(DEFINITION, ntasks=2))
     assert of(as_asked(two_nodes, SIZE, tasks), tasks) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "wanted", "found"),
+    [
+        (8, 3, 8, ["CPUs"]),  # CPUsPerTask=8, which SLURM does not count
+        (8, 3, 3, []),  # whole cores, or a whole node
+        (3, 3, 8, []),  # the owner's words, and no CPU more
+        (None, None, 8, []),
+    ],
+)
+def test_excesses__cpus_that_tasks_and_nodes_ask_for__are_not_rounded_up_by_slurm(
+    given: int | None, asked: int | None, wanted: int, found: list[str]
+) -> None:
+    shown = replace(SIZE, cpus=given, wanted_cpus=wanted)
+    assert of(as_asked(shown, replace(SIZE, cpus=asked), PAID)) == found
 
 
 def test_excesses__fewer_threads_of_a_core_than_first_seen__are_unpaid_whole_cores() -> (

@@ -36,7 +36,7 @@ from supervisor_tasks.slurm.parsers import (
 from supervisor_tasks.slurm.sacct import accounted_jobs
 from tests.support.slurm_samples import DATA, DELIMITER, recorded, seen_jobs
 
-A_JOB = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|1795285687|main|normal|||N/A|1|cpu=1|||||0|||"
+A_JOB = "7|0xabab|{state}|{used}|125|None|1795285686|0|1|5:00|a|b|c|1795285687|main|normal|||N/A|1|cpu=1|||||0|||||"
 
 
 def accounted(name: str, status: int = 0) -> list[JobRecord]:

@@ -2,6 +2,7 @@
 by tests/support/record_slurm.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from supervisor_tasks.slurm.parsers import (
 from supervisor_tasks.slurm.site_limits import confinement, job_limits
 from supervisor_tasks.slurm.size import Size, memory_per_cpu_limit
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs, requested_sizes
+from tests.support.slurm_samples import with_cpu_fields
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 DELIMITER = "4f1d0c9ab3"
@@ -49,7 +51,10 @@ def printed(version: str, name: str) -> CommandAnswer:
 
 
 def listed(version: str) -> dict[SlurmId, SqueueRow]:
-    return listed_jobs(printed(version, "squeue-listing"), DELIMITER)
+    answer = printed(version, "squeue-listing")
+    return listed_jobs(
+        replace(answer, stdout=with_cpu_fields(answer.stdout)), DELIMITER
+    )
 
 
 def test_listed_jobs__of_each_version__have_the_same_phases_and_ends(

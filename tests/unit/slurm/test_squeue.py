@@ -44,6 +44,7 @@ RECORD = (
     "gres:gpu:1",
     *("N/A", "N/A", "N/A"),
     *("0", "*", "100M"),
+    *("3", "3"),
 )
 
 # of start-up files, and of squeue about slurm.conf (22.05 and later)
@@ -119,11 +120,34 @@ def test_listed_jobs__recorded__time_limits_are_minutes_where_there_are_any() ->
     assert {slurm_id: job.limit_min for slurm_id, job in jobs.items()} == limits
 
 
+@pytest.mark.parametrize(
+    ("state", "per_task", "per_node", "wanted", "cpus"),
+    [
+        ("RUNNING", "3", "3", 6, 3),
+        ("RUNNING", "8", "3", 16, 3),  # two tasks
+        ("RUNNING", "3", "8", 8, 3),
+        ("PENDING", "8", "3", 16, 16),
+        ("PENDING", "1", "1", 2, 3),
+        ("PENDING", "N/A", "", 0, 3),
+    ],
+)
+def test_listed_jobs__cpus_for_tasks_and_nodes__count_before_the_job_begins(
+    state: str, per_task: str, per_node: str, wanted: int, cpus: int
+) -> None:
+    record = [*RECORD[:-2], per_task, per_node]
+    record[FIELDS.index("State")], record[FIELDS.index("NumTasks")] = state, "2"
+    (row,) = listed_jobs(
+        CommandAnswer(0, printed(tuple(record)), ""), DELIMITER
+    ).values()
+    assert row.record.size is not None
+    assert (row.record.size.wanted_cpus, row.record.size.cpus) == (wanted, cpus)
+
+
 @pytest.mark.parametrize(("shown", "memory_mb"), [("100M", 300), ("1.50G", 4608)])
 def test_listed_jobs__more_memory_per_cpu_than_in_the_tres__counts(
     shown: str, memory_mb: int
 ) -> None:
-    answer = CommandAnswer(0, printed((*RECORD[:-1], shown)), "")
+    answer = CommandAnswer(0, printed((*RECORD[:-3], shown, *RECORD[-2:])), "")
     (row,) = listed_jobs(answer, DELIMITER).values()
     assert row.record.size is not None
     assert row.record.size.memory_mb == memory_mb
