@@ -8,13 +8,20 @@ The limit is absolute, so setting it twice has the same result as once. The size
 back if the owner asked for more than was paid for.
 """
 
+from dataclasses import replace
+
 import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import EffectCompleted, Event, LimitApplied
 from supervisor_tasks.jobs.model import EffectKind, Job, SlurmId
 from supervisor_tasks.jobs.paid_size import paid_for
-from supervisor_tasks.jobs.size_rules import TIME_LIMIT, excesses, excesses_except
+from supervisor_tasks.jobs.size_rules import (
+    TIME_LIMIT,
+    excesses,
+    excesses_except,
+    may_be_rounded,
+)
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.size import Size
@@ -68,6 +75,10 @@ def _put_back_in_slurm(
     settings = cluster.settings
     paid = paid_for(job, settings.partition, compares_sizes=settings.compares_sizes)
     found = excesses_except(excesses(size, paid), TIME_LIMIT)
+    if may_be_rounded(found):
+        limit_mb = cluster.site.memory_per_cpu_limit()
+        paid = replace(paid, most_memory_per_cpu_mb=limit_mb)
+        found = excesses_except(excesses(size, paid), TIME_LIMIT)
     if not found:
         return False
     # CPUs and nodes have the same update

@@ -579,6 +579,29 @@ def test_extend_time_limit__owner_asked_for_more_cpus__job_is_put_back(
     assert submission_env.field(slurm_id, "NumCPUs") == "1"
 
 
+@pytest.fixture
+def memory_limit(submission_env: SubmissionEnv) -> Iterator[None]:
+    """SLURM gives three CPUs to a job that asks for one, as they have its memory."""
+    change = ("scontrol", "update", "PartitionName=main")
+    submission_env.slurm.run(*change, "MaxMemPerCPU=40")
+    yield
+    submission_env.slurm.run(*change, "MaxMemPerCPU=UNLIMITED")
+
+
+@pytest.mark.usefixtures("memory_limit", "drained_nodes")
+def test_extend_time_limit__slurm_gives_cpus_for_memory__keeps_them(
+    submission_env: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = queued_job(submission_env, site)
+    assert submission_env.field(slurm_id, "cpus-per-task") == "3"
+    submission_env.look(site, job)
+    assert "MoreThanPaid" not in submission_env.journal(job)
+    site.ledger.record(JobChange(job, ToppedUp("a top-up", 5)))
+    event = extend_time_limit(site, site.ledger.jobs([job])[job])
+    assert event == LimitApplied(15)
+    assert submission_env.field(slurm_id, "cpus-per-task") == "3"
+
+
 @pytest.mark.usefixtures("drained_nodes")
 @pytest.mark.parametrize(("owners_min", "then_min"), [(5, 5), (9, 8)])
 def test_extend_time_limit__limit_is_lowered__a_lower_one_of_the_owner_stays(
