@@ -176,7 +176,7 @@ def as_asked(size: Size, asked: Size, paid: Paid) -> Size:
     """
     unrounded = replace(size, memory_mb=asked.memory_mb, gpus=asked.gpus)
     keeps_cores = paid.threads not in ("", size.threads)
-    if keeps_cores or size.cpus is None or asked.cpus is None:
+    if keeps_cores or size.cpus is None:
         return unrounded
-    asked_cpus = max(asked.cpus, size.wanted_cpus)
+    asked_cpus = max(asked.cpus or 0, size.wanted_cpus)
     return replace(unrounded, cpus=min(size.cpus, asked_cpus))

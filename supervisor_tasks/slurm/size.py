@@ -30,9 +30,9 @@ class Size:
     it asks for on each core, `*` for any, as squeue shows it; no other job gets the
     core's other threads. `whole_memory`: it asks for all memory of its nodes, which
     `memory_mb` shows only once it runs. `memory_mb` is the most that its options may ask
-    for, `counted_mb` what SLURM counts. `wanted_cpus` are the CPUs that its tasks and its
+    for, `counted_mb` what SLURM counts. `wanted_cpus` are the CPUs that its tasks and
     nodes ask for (CPUsPerTask, MinCPUsNode): SLURM gives them to a running job, and does
-    not count them all among what it asked for. `accounted`: accounting shows it, and it is what
+    not count all of them as requested. `accounted`: accounting shows it, and it is what
     the job asked for, with its owner's changes.
     """
 

@@ -196,6 +196,7 @@ def test_excesses__more_nodes_than_tasks__are_not_rounded_up_by_slurm() -> None:
         (8, 3, 3, []),  # whole cores, or a whole node
         (3, 3, 8, []),  # the owner's words, and no CPU more
         (None, None, 8, []),
+        (8, None, 3, []),
     ],
 )
 def test_excesses__cpus_that_tasks_and_nodes_ask_for__are_not_rounded_up_by_slurm(
