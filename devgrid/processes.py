@@ -378,11 +378,12 @@ def open_files(pid: int) -> list[str]:
 
 
 def wait_until(
-    condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.02
+    condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.05
 ) -> None:
     """Wait for a condition, on a slow machine longer than `timeout_s`. Raises
     TimeoutError with `what`. The pause between two checks is `every_s`, and at least
-    twice the time that a check takes, to leave the machine to the work that is awaited.
+    four times as long as a check takes, to leave the machine to the work that is
+    awaited.
     """
     deadline = Deadline(timeout_s)
     while True:
@@ -394,7 +395,7 @@ def wait_until(
             raise TimeoutError(
                 f"waited {deadline.waited_s:.0f} s for {what}; on a quiet machine {timeout_s:g} s are enough"
             )
-        time.sleep(max(every_s, min(2 * took_s, MAX_PAUSE_S)))
+        time.sleep(max(every_s, min(4 * took_s, MAX_PAUSE_S)))
 
 
 def answers(port: int) -> bool:

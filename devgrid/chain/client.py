@@ -195,7 +195,7 @@ class ChainClient:
             all_mined,
             f"{len(hashes)} transactions to be mined",
             MINED_TIMEOUT_S,
-            every_s=0.005,
+            every_s=0.03,
         )
         return [found[hash_] for hash_ in hashes]
 
