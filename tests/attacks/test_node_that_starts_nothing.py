@@ -251,6 +251,7 @@ def test_job__script_does_nothing__ends_and_is_no_failed_launch(
     assert "LaunchFailed" not in submission_env.journal(job)
 
 
+@pytest.mark.extended
 @only_ssh(OnlySsh.NO_DIFFERENCE)
 def test_node_cannot_start_a_job__of_a_whole_grid__job_runs_in_the_end(
     transport: Transport,

@@ -333,6 +333,7 @@ def test_process__its_loop_is_stalled__is_not_alive_until_it_goes_on(
     wait_until(lambda: probes.ask(name, "livez")[0] == 200, "the loop to go on", 30.0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["beat", in_chaos("flower"), "metrics"])
 def test_process__its_loop_is_stalled_for_a_minute__ends_with_a_line(
     probes: Probes, name: str

@@ -726,6 +726,7 @@ def until_found(grid: Grid, job_id: str, kind: str) -> None:
     )
 
 
+@pytest.mark.extended
 @only_ssh(OnlySsh.START)
 def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(
     grid: Grid, customer: Account
@@ -755,6 +756,7 @@ def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(
     )
 
 
+@pytest.mark.extended
 @rest_in_chaos
 def test_sweep__slurm_lost_its_state__jobs_wait_until_slurm_knows_other_jobs(
     grid: Grid, customer: Account

@@ -29,6 +29,8 @@ from tests.support.grid_assertions import (
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.health_pages import dependencies
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:

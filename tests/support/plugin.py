@@ -6,6 +6,7 @@ Registered by tests/conftest.py; works with and without pytest-xdist.
 """
 
 import gc
+import os
 import signal
 import sys
 from collections import defaultdict
@@ -53,6 +54,8 @@ HANGS = 2.0
 MAX_RED = 1000  # characters of an error in the last lines
 
 _seconds_of_file: defaultdict[str, float] = defaultdict(float)
+_cpu_seconds_of_file: defaultdict[str, float] = defaultdict(float)
+_cpu_s_before = 0.0
 _running: set[str] = set()
 _config: pytest.Config | None = None
 
@@ -131,6 +134,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        _cpu_s_of_this_process()  # the first test has not used that of the collection
+
+
+def _cpu_s_of_this_process() -> float:
+    """The CPU time since the last call, with that of processes that have ended."""
+    global _cpu_s_before
+    before_s, _cpu_s_before = _cpu_s_before, sum(os.times()[:4])
+    return _cpu_s_before - before_s
 
 
 # --- which tests run over both ways to SLURM ------------------------------------------
@@ -229,10 +240,24 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 # --- what failed, and what runs -------------------------------------------------------
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[
+    None, pytest.TestReport, pytest.TestReport
+]:
+    """Add the CPU time: six files run on two cores, so a file that uses much of it
+    makes others slow.
+    """
+    report = yield
+    vars(report)["cpu_s"] = _cpu_s_of_this_process()
+    return report
+
+
 @pytest.hookimpl(trylast=True)  # after the dot or the letter
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count the seconds of the test's file, and print a failure at once."""
-    _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
+    file = report.nodeid.partition("::")[0]
+    _seconds_of_file[file] += report.duration
+    _cpu_seconds_of_file[file] += vars(report)["cpu_s"]
     # a run that is cut off before its end must show it, too
     if report.failed and (terminal := _terminal()):
         place = f"failed at its {report.when}: {report.nodeid}"
@@ -296,4 +321,5 @@ def pytest_terminal_summary(
         for file, seconds in sorted(
             _seconds_of_file.items(), key=itemgetter(1), reverse=True
         )[:number]:
-            terminalreporter.line(f"{seconds:7.1f} s  {file}")
+            cpu_s = _cpu_seconds_of_file[file]
+            terminalreporter.line(f"{seconds:7.1f} s, {cpu_s:6.1f} of CPU  {file}")

@@ -339,6 +339,7 @@ def test_job__worker_killed_while_it_runs__is_read_by_another_worker(
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
 
+@pytest.mark.extended
 def test_run__slurmctld_away_in_the_middle__waits_for_it(
     submission_env: SubmissionEnv,
 ) -> None:

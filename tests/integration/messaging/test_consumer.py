@@ -278,6 +278,7 @@ def test_worker__answers_pings_and_receives_nothing__ends(
     wait_for_dispatch(engine)
 
 
+@pytest.mark.extended
 def test_worker__its_loop_stands_in_the_log__ends_all_the_same(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
@@ -295,6 +296,7 @@ def test_worker__its_loop_stands_in_the_log__ends_all_the_same(
     wait_for_dispatch(engine)
 
 
+@pytest.mark.extended
 def test_worker__asked_to_end__its_watchdog_lets_a_running_task_end(
     fleet: Fleet,
     engine: Engine,

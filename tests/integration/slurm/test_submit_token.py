@@ -40,7 +40,10 @@ SUBMISSION = Submission(
     expires_s=NOW + 80,
 )
 # what SLURM links: 5.1 on Debian 12, 5.3 on EL8, 5.4 on EL9
-INTERPRETERS = ["lua5.1", "lua5.3", "lua5.4"]
+INTERPRETERS = [
+    "lua5.1",
+    *(pytest.param(name, marks=pytest.mark.extended) for name in ("lua5.3", "lua5.4")),
+]
 # slurmctld's side: a job as job_submit/lua shows it (SLURM 22.05.8), and the time. All
 # its numbers come from lua_pushnumber, which makes them floats in Lua 5.3 and later.
 HARNESS = """

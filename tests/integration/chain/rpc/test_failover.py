@@ -713,7 +713,7 @@ def test_endpoint__hangs__is_left_for_the_next(chain: Chain) -> None:
         assert time.monotonic() - begun_s < deadline(25.0)
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.extended), 2])
 def test_endpoints__all_slow__are_asked_all_the_same(chain: Chain, number: int) -> None:
     """Each needs longer for an answer than a look waits where there may be a better
     one.
