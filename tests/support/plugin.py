@@ -134,14 +134,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        _cpu_s_of_this_process()  # the first test has not used that of the collection
-
-
-def _cpu_s_of_this_process() -> float:
-    """The CPU time since the last call, with that of processes that have ended."""
-    global _cpu_s_before
-    before_s, _cpu_s_before = _cpu_s_before, sum(os.times()[:4])
-    return _cpu_s_before - before_s
+        _cpu_s_since_last_call()  # the first test has not used that of the collection
 
 
 # --- which tests run over both ways to SLURM ------------------------------------------
@@ -240,6 +233,13 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 # --- what failed, and what runs -------------------------------------------------------
 
 
+def _cpu_s_since_last_call() -> float:
+    """The CPU time since the last call, with that of processes that have ended."""
+    global _cpu_s_before
+    before_s, _cpu_s_before = _cpu_s_before, sum(os.times()[:4])
+    return _cpu_s_before - before_s
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[
     None, pytest.TestReport, pytest.TestReport
@@ -248,7 +248,7 @@ def pytest_runtest_makereport() -> Generator[
     makes others slow.
     """
     report = yield
-    vars(report)["cpu_s"] = _cpu_s_of_this_process()
+    vars(report)["cpu_s"] = _cpu_s_since_last_call()
     return report
 
 
@@ -257,7 +257,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count the seconds of the test's file, and print a failure at once."""
     file = report.nodeid.partition("::")[0]
     _seconds_of_file[file] += report.duration
-    _cpu_seconds_of_file[file] += vars(report)["cpu_s"]
+    # xdist itself reports a test whose worker crashed
+    _cpu_seconds_of_file[file] += vars(report).get("cpu_s", 0.0)
     # a run that is cut off before its end must show it, too
     if report.failed and (terminal := _terminal()):
         place = f"failed at its {report.when}: {report.nodeid}"
